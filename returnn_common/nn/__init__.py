@@ -1,0 +1,34 @@
+"""
+RETURNN's frontend in one namespace, with the few generic pieces that it lacks.
+
+Use it as ``from returnn_common import nn``. It holds everything of :mod:`returnn.frontend` (``nn.Module``,
+``nn.Linear``, ``nn.relu``, ``nn.while_loop``, ``nn.nested``, ...), the classes of :mod:`returnn.tensor`, and our own:
+
+- dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, and :data:`any_feature_dim`
+- :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
+- :class:`Loss`, what a model's ``losses`` returns
+
+Importing it loads no backend.
+
+There is no ``__all__`` here on purpose: the namespace follows whatever the installed RETURNN offers.
+"""
+
+# The frontend comes first, so that our own names win where both have one (`dropout`, `Loss`).
+from returnn.frontend import *  # noqa: F403
+from returnn.frontend import audio as audio
+from returnn.frontend import hooks as hooks
+from returnn.frontend import init as init
+from returnn.frontend import nested as nested
+from returnn.frontend.tensor_array import TensorArray as TensorArray
+from returnn.tensor import Dim as Dim
+from returnn.tensor import Tensor as Tensor
+from returnn.tensor import TensorDict as TensorDict
+from returnn.tensor import batch_dim as batch_dim
+from returnn.tensor import single_step_dim as single_step_dim
+
+from ._dropout import dropout as dropout
+from .dims import FeatureDim as FeatureDim
+from .dims import SpatialDim as SpatialDim
+from .dims import any_feature_dim as any_feature_dim
+from .dims import as_dim as as_dim
+from .loss import Loss as Loss
