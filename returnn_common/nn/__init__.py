@@ -14,7 +14,7 @@ There is no ``__all__`` here on purpose: the namespace follows whatever the inst
 """
 
 # The frontend comes first, so that our own names win where both have one (`dropout`, `Loss`).
-from returnn.frontend import *  # noqa: F403
+from returnn.frontend import *
 from returnn.frontend import audio as audio
 from returnn.frontend import hooks as hooks
 from returnn.frontend import init as init

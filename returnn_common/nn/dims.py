@@ -10,7 +10,7 @@ __all__ = ["FeatureDim", "SpatialDim", "any_feature_dim", "as_dim", "resolve_fea
 
 
 any_feature_dim = Dim(None, name="any-feature-dim", kind=Dim.Types.Feature, special=True)
-"""Placeholder: the feature dim of whatever tensor it is used on, as the ``axis`` of :func:`returnn_common.nn.dropout`."""
+"""Stands for the feature dim of whatever tensor it is used on: the ``axis`` of :func:`returnn_common.nn.dropout`."""
 
 
 def FeatureDim(name: str, size: int) -> Dim:

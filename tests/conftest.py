@@ -1,0 +1,29 @@
+"""
+Settings of every test, and fixtures that several folders use.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before anything imports RETURNN. Without the first, TensorFlow's native ops are compiled for a GPU where nvcc is found;
+# without the second, PyTorch's threads fight with those of the other engines on few cores.
+os.environ.setdefault("DISABLE_CUDA", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """
+    Real recordings (spoken digits, some LibriSpeech), which are too large for the repository.
+
+    :return: folder ``$RETURNN_COMMON_SHARED_DATA``, by default ``shared/data`` beside the clone
+    """
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("RETURNN_COMMON_SHARED_DATA", default))
+    if not path.is_dir():
+        pytest.skip(f"no recordings: {path} is not there; set RETURNN_COMMON_SHARED_DATA to a folder with them")
+    return path
