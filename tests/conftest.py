@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Before anything imports RETURNN. Without the first, TensorFlow's native ops are compiled for a GPU where nvcc is found;
-# without the second, PyTorch's threads fight with those of the other engines on few cores.
+# Before anything imports RETURNN. Without the first, TensorFlow's native ops are compiled for a GPU where nvcc is
+# found; without the second, PyTorch's threads fight with those of the other engines on few cores.
 os.environ.setdefault("DISABLE_CUDA", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
