@@ -1,0 +1,3 @@
+"""
+Datasets and vocabularies for RETURNN configs.
+"""

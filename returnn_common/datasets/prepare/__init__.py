@@ -1,0 +1,10 @@
+"""
+Corpora as they are published, to the files that the datasets of this package read.
+"""
+
+from __future__ import annotations
+
+from .librispeech import prepare_librispeech
+from .report import PrepareReport, Problem, SplitSummary
+
+__all__ = ["PrepareReport", "Problem", "SplitSummary", "prepare_librispeech"]
