@@ -68,7 +68,11 @@ class PrepareReport:
         """What was changed in the audio, a sentence each; empty when all of it was 16 kHz mono."""
         notes = []
         if self.num_resampled:
-            notes.append(f"{self.num_resampled} recordings had another sample rate and were resampled to 16 kHz.")
+            notes.append(f"{_recordings(self.num_resampled)} resampled to 16 kHz from other sample rates.")
         if self.num_mixed_down:
-            notes.append(f"{self.num_mixed_down} recordings had several channels, which were averaged.")
+            notes.append(f"{_recordings(self.num_mixed_down)} with several channels, which were averaged.")
         return notes
+
+
+def _recordings(number: int) -> str:
+    return f"{number} recording" + "s" * (number != 1)

@@ -216,8 +216,8 @@ def test_other_rates_and_channels_are_counted(tmp_path):
     report = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
     assert (report.num_resampled, report.num_mixed_down) == (2, 2)
     assert report.notes() == [
-        "2 recordings had another sample rate and were resampled to 16 kHz.",
-        "2 recordings had several channels, which were averaged.",
+        "2 recordings resampled to 16 kHz from other sample rates.",
+        "2 recordings with several channels, which were averaged.",
     ]
     durations = [entry["duration"] for entry in _index(tmp_path / "dest" / "dev.zip")]
     assert durations == pytest.approx([0.2, 0.4, 0.2, 0.1])

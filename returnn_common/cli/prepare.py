@@ -1,0 +1,99 @@
+"""
+The command ``returnn-common prepare``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..datasets.prepare import PrepareReport, prepare_librispeech
+
+__all__ = ["add_parser", "main"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction):
+    """
+    Adds ``prepare librispeech SRC DEST [--num-workers N]``.
+
+    :param subparsers: of the main command; the handler is set as ``func``
+    """
+    parser = subparsers.add_parser(
+        "prepare",
+        help="make a corpus ready for training",
+        description="Make a corpus ready for training. Run it again after an interruption, and it goes on.",
+    )
+    corpora = parser.add_subparsers(dest="corpus", metavar="CORPUS", required=True)
+    librispeech = corpora.add_parser(
+        "librispeech",
+        help="any corpus in the layout of LibriSpeech",
+        description="Any corpus in the layout of LibriSpeech (SPLIT/SPEAKER/CHAPTER/*.flac, .wav or .ogg, with "
+        "*.trans.txt), to one file for each split, DEST/SPLIT.zip. What cannot be used is listed, and the exit status "
+        "is 1 then.",
+    )
+    librispeech.add_argument("src", metavar="SRC", help="the corpus' folder")
+    librispeech.add_argument("dest", metavar="DEST", help="folder to write to")
+    librispeech.add_argument(
+        "--num-workers", type=int, default=2, metavar="N", help="recordings decoded at a time (default: %(default)s)"
+    )
+    librispeech.set_defaults(func=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """
+    :param args: ``src``, ``dest``, ``num_workers``
+    :return: exit status: 0 all is well; 1 something was skipped, or the call was interrupted; 2 nothing could be done
+    """
+    try:
+        with _progress_bar() as on_progress:
+            report = prepare_librispeech(args.src, args.dest, num_workers=args.num_workers, on_progress=on_progress)
+    except KeyboardInterrupt:
+        print("Interrupted; run the same command again to go on.", file=sys.stderr)
+        return 1
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"returnn-common prepare: {error}", file=sys.stderr)
+        return 2
+    _print_report(report)
+    return 1 if report.problems else 0
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on standard error; nothing where that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+
+        def _on_progress(done: int, total: int, split: str):
+            progress.update(task, completed=done, total=total, description=split)
+
+        yield _on_progress
+
+
+def _print_report(report: PrepareReport):
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("split")
+    for name in ("utterances", "hours", "skipped"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for name, split in report.splits.items():
+        skipped = sum(problem.name.startswith(f"{name}/") for problem in report.problems)
+        note = "up to date" if name in report.up_to_date else "written"
+        table.add_row(name, str(split.num_utterances), f"{split.seconds / 3600:.2f}", str(skipped), note)
+    Console().print(table)
+    # Names and reasons come from files: not for rich to interpret, wrap or colour.
+    for note in report.notes():
+        print(note)
+    for problem in report.problems:
+        print(f"skipped: {problem.name}: {problem.message} [{problem.kind}]")
+    if report.problems:
+        print(f"{len(report.problems)} problem{'s' * (len(report.problems) > 1)}: what is listed above was skipped.")

@@ -1,0 +1,75 @@
+"""Tests for the command ``prepare``."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from returnn_common.cli import prepare
+
+from ..datasets.prepare.corpus import encode, tone, write_chapter, write_split
+
+
+def _run(*words: str) -> int:
+    parser = argparse.ArgumentParser(prog="returnn-common")
+    prepare.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["prepare", *map(str, words)])
+    return args.func(args)
+
+
+def test_all_well(tmp_path, capsys):
+    write_split(tmp_path / "src" / "dev")
+    assert _run("librispeech", tmp_path / "src", tmp_path / "dest", "--num-workers", "1") == 0
+    output = capsys.readouterr()
+    assert "dev" in output.out and "written" in output.out and "skipped:" not in output.out
+    assert output.err == ""  # no progress bar, since it is not a terminal
+    assert (tmp_path / "dest" / "dev.zip").is_file()
+    assert _run("librispeech", tmp_path / "src", tmp_path / "dest") == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_problems_give_status_1_and_are_listed(tmp_path, capsys):
+    write_chapter(
+        tmp_path / "src" / "dev" / "1" / "1",
+        {"1-1-0.flac": encode(tone()), "1-1-1.flac": b"x", "1-1-2.flac": encode(tone(), rate=8000)},
+    )
+    for _ in range(2):  # also when it was prepared before
+        assert _run("librispeech", tmp_path / "src", tmp_path / "dest") == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert "skipped: dev/1-1-1: cannot be decoded (Format not recognised) [broken]" in lines
+        assert "1 problem: what is listed above was skipped." in lines
+        assert "1 recording resampled to 16 kHz from other sample rates." in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["librispeech", "nowhere", "dest"], "returnn-common prepare: corpus: expected a folder, but nowhere is"),
+        (["librispeech", "src", "dest"], "no recordings"),
+        (["librispeech", "src", "dest", "--num-workers", "0"], "num_workers: expected an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_calls_give_status_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    assert _run(*words) == 2
+    output = capsys.readouterr()
+    assert message in output.err and "Traceback" not in output.err and output.out == ""
+
+
+@pytest.mark.parametrize("words", [[], ["timit", "src", "dest"], ["librispeech", "src"]])
+def test_unknown_words_give_status_2(words, capsys):
+    with pytest.raises(SystemExit) as error:
+        _run(*words)
+    assert error.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_interrupted(tmp_path, monkeypatch, capsys):
+    def _interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, "prepare_librispeech", _interrupt)
+    assert _run("librispeech", tmp_path, tmp_path / "dest") == 1
+    assert "Interrupted; run the same command again" in capsys.readouterr().err
