@@ -194,5 +194,5 @@ def test_synthesis_fails(tmp_path: Path):
         speak(["", "en-us+f1", 160, 50, 50], (library, folder))
     with pytest.raises(RuntimeError, match="ended early .*OSError"):
         speak(["one", "en-us+f1", 160, 50, 50], (str(tmp_path / "lib.so"), folder))
-    with pytest.raises(RuntimeError, match=r"ended early .*eSpeak NG does not start \(code -1\) with the data in"):
+    with pytest.raises(RuntimeError, match=r"ended early .*eSpeak NG does not start \(code .*\) with the data in"):
         speak(["one", "en-us+f1", 160, 50, 50], (library, str(tmp_path)))
