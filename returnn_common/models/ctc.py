@@ -1,0 +1,169 @@
+"""
+CTC model (Graves et al. 2006): encoder, one linear layer to the labels and blank, optional heads inside the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import nn
+from ..search import Hypotheses, ctc_beam_search, ctc_greedy_search
+from .encoder.conformer import make_conformer_encoder
+from .features import LogMel
+from .specaugment import SpecAugment
+
+__all__ = ["CtcModel", "make_ctc_model"]
+
+
+class CtcModel(nn.Module):
+    """
+    Blank is the last label: index ``vocab_dim.dimension``.
+
+    :param encoder: DESIGN's encoder contract: ``in_dim``, ``out_dim``, ``downsample_factor``
+    :param vocab_dim: labels without blank
+    :param features: raw audio to the encoder's input; None: the source is that input
+    :param specaugment: on the encoder's input, in training; None: none
+    :param aux_layers: further CTC heads on the outputs of these layers (1 is the first), each with its own linear layer
+        (Lee and Watanabe 2021, https://arxiv.org/abs/2102.03216)
+    :param aux_scale: of each of them
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Module,
+        vocab_dim: nn.Dim,
+        features: LogMel | None,
+        specaugment: SpecAugment | None = None,
+        aux_layers: Sequence[int] = (),
+        aux_scale: float = 0.3,
+    ):
+        super().__init__()
+        self.features = features
+        self.specaugment = specaugment
+        self.encoder = encoder
+        self.vocab_dim = vocab_dim
+        self.blank_index = vocab_dim.dimension
+        self.labels_dim = nn.FeatureDim("labels-and-blank", vocab_dim.dimension + 1)
+        self.output = nn.Linear(encoder.out_dim, self.labels_dim)
+        self.aux_layers = tuple(aux_layers)
+        self.aux_scale = aux_scale
+        self.aux_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_layers])
+
+    def encode(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
+    ) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
+        :return: ``{batch, time', out_dim}``, and the dim time'
+        """
+        if self.features is not None:
+            source, in_spatial_dim = self.features(source, in_spatial_dim=in_spatial_dim)
+        elif self.encoder.in_dim not in source.dims:
+            raise ValueError(f"CtcModel: expected features with {self.encoder.in_dim}, got {source}")
+        if self.specaugment is not None:
+            source = self.specaugment(source, spatial_dim=in_spatial_dim, feature_dim=self.encoder.in_dim)
+        return self.encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
+
+    def log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :return: log probabilities of labels and blank, ``{batch, time', labels + blank}``, and the dim time'
+        """
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        return nn.log_softmax(self.output(encoded), axis=self.labels_dim), spatial_dim
+
+    def losses(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
+    ) -> dict[str, nn.Loss]:
+        """
+        An utterance whose transcript needs more frames than there are costs nothing, has no gradient,
+        and is counted in "impossible".
+
+        :param source: see :func:`encode`
+        :param targets: label indices ``{batch, labels}``
+        :return: "ctc", "ctc_LAYER" for each further head (per label, natural log), "impossible" (share of the utterances)
+        """
+        collected = {} if self.aux_layers else None
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        heads = [("ctc", self.output, encoded, 1.0)]
+        for layer, linear in zip(self.aux_layers, self.aux_outputs, strict=True):
+            assert collected is not None
+            heads.append((f"ctc_{layer}", linear, collected[str(layer - 1)], self.aux_scale))
+        possible = _is_possible(targets, targets_spatial_dim=targets_spatial_dim, spatial_dim=spatial_dim)
+        num_labels = targets_spatial_dim.get_size_tensor(device=targets.device)
+        losses = {}
+        for name, linear, hidden, scale in heads:
+            loss = nn.ctc_loss(
+                logits=linear(hidden),
+                targets=targets,
+                input_spatial_dim=spatial_dim,
+                targets_spatial_dim=targets_spatial_dim,
+                blank_index=self.blank_index,
+            )
+            losses[name] = nn.Loss(nn.where(possible, loss, 0.0), scale=scale, inv_norm_factor=num_labels)
+        impossible = 1.0 - nn.cast(possible, "float32")
+        losses["impossible"] = nn.Loss(impossible, as_error=True)
+        return losses
+
+    def search(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, beam_size: int = 1) -> Hypotheses:
+        """
+        :param source: see :func:`encode`
+        :param beam_size: 1: the best label of each frame; more: prefix beam search
+        """
+        log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
+        if beam_size == 1:
+            return ctc_greedy_search(log_probs, spatial_dim=spatial_dim, blank=self.blank_index)
+        return ctc_beam_search(log_probs, spatial_dim=spatial_dim, blank=self.blank_index, beam_size=beam_size)
+
+
+def make_ctc_model(
+    in_dim: int | nn.Dim | None,
+    vocab_dim: int | nn.Dim,
+    *,
+    encoder: nn.Module | None = None,
+    specaugment: str | SpecAugment | None = "LD",
+    aux_layers: Sequence[int] = (),
+) -> CtcModel:
+    """
+    :param in_dim: of the log-mels in the source; None: the source is raw audio, and the model computes 80 log-mels
+        (or as many as the encoder takes)
+    :param vocab_dim: labels without blank, which is added as the last one
+    :param encoder: default: :func:`make_conformer_encoder`
+    :param specaugment: policy by name, or a module; None: none
+    :param aux_layers: encoder layers (1 is the first) with a CTC head of their own
+    :raises ValueError: if the encoder takes another ``in_dim``, or has no such layer
+    """
+    vocab_dim = nn.as_dim(vocab_dim, name="labels")
+    features = None
+    if in_dim is None:
+        features = LogMel(encoder.in_dim if encoder is not None else 80)
+        in_dim = features.out_dim
+    in_dim = nn.as_dim(in_dim, name="features")
+    if encoder is None:
+        encoder = make_conformer_encoder(in_dim)
+    elif encoder.in_dim != in_dim:
+        raise ValueError(f"make_ctc_model: encoder takes {encoder.in_dim}, but in_dim is {in_dim}")
+    num_layers = len(encoder.layers)
+    for layer in aux_layers:
+        if not 1 <= layer < num_layers:
+            raise ValueError(f"make_ctc_model: aux layer {layer!r} is not one of 1..{num_layers - 1}")
+    return CtcModel(
+        encoder=encoder,
+        vocab_dim=vocab_dim,
+        features=features,
+        specaugment=SpecAugment(specaugment) if isinstance(specaugment, str) else specaugment,
+        aux_layers=aux_layers,
+    )
+
+
+def _is_possible(targets: nn.Tensor, *, targets_spatial_dim: nn.Dim, spatial_dim: nn.Dim) -> nn.Tensor:
+    """
+    CTC needs one frame per label, and one more (blank) between two equal labels.
+
+    :return: bool ``{batch}``
+    """
+    num_frames = spatial_dim.get_size_tensor(device=targets.device)
+    num_labels = targets_spatial_dim.get_size_tensor(device=targets.device)
+    previous = nn.shift_right(targets, axis=targets_spatial_dim, pad_value=-1)
+    repeats = nn.reduce_sum(nn.cast(targets == previous, num_labels.dtype), axis=targets_spatial_dim)
+    return nn.compare(num_labels + repeats, "<=", num_frames)

@@ -1,0 +1,11 @@
+"""
+From a model to n-best lists and a word error rate.
+"""
+
+from __future__ import annotations
+
+from .nbest import read_nbest, write_nbest
+from .recog_step import RecogCallback, recog_callback, recog_step
+from .scoring import score_wer
+
+__all__ = ["recog_step", "recog_callback", "RecogCallback", "read_nbest", "write_nbest", "score_wer"]

@@ -1,0 +1,99 @@
+"""
+The forward step and the callback for recognition with every model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn.config import get_global_config
+from returnn.datasets.util.vocabulary import BytePairEncoding, Vocabulary
+from returnn.forward_iface import ForwardCallbackIface
+
+from .. import nn
+from .nbest import write_nbest
+
+__all__ = ["recog_step", "recog_callback", "RecogCallback"]
+
+
+def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None:
+    """
+    RETURNN's ``forward_step``: runs ``model.search(...)``, and marks its hypotheses as outputs,
+    "labels" ``{batch, beam, labels}`` and "scores" ``{batch, beam}``, best first.
+
+    Reads ``default_input`` (default "data") and ``beam_size`` (default 1) from the config.
+
+    :param model: with a method ``search``, see DESIGN's model contract
+    :param extern_data: the batch
+    :raises ValueError: if the batch has no such entry
+    """
+    config = get_global_config()
+    key = config.value("default_input", "data")
+    if key not in extern_data.data:
+        raise ValueError(f"recog_step: default_input is {key!r}, but extern_data has only {sorted(extern_data.data)}")
+    source = extern_data[key]
+    hypotheses = model.search(
+        source, in_spatial_dim=source.get_time_dim_tag(), beam_size=config.int("beam_size", 1)
+    )
+    (batch_dim,) = hypotheses.scores.remaining_dims([hypotheses.beam_dim])
+    run_ctx = nn.get_run_ctx()
+    run_ctx.mark_as_output(
+        hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim]
+    )
+    run_ctx.mark_as_output(hypotheses.lengths, "lengths", dims=[batch_dim, hypotheses.beam_dim])
+    run_ctx.mark_as_output(hypotheses.scores, "scores", dims=[batch_dim, hypotheses.beam_dim])
+
+
+def recog_callback() -> RecogCallback:
+    """
+    RETURNN's ``forward_callback``: writes n-best lists.
+
+    Reads ``recog_output_file`` (default "nbest.py.gz") and ``default_target`` from the config.
+    """
+    config = get_global_config()
+    return RecogCallback(config.value("recog_output_file", "nbest.py.gz"))
+
+
+class RecogCallback(ForwardCallbackIface):
+    """
+    Collects the hypotheses of every utterance, and writes them at the end (all or nothing)
+    as ``{seq_tag: [(score, text), ...]}``, best first, see :func:`write_nbest`.
+
+    :param path: gzip if it ends in ".gz"
+    :param vocab: None: the one of the labels' sparse dim
+    """
+
+    def __init__(self, path: str, *, vocab: Vocabulary | None = None):
+        self.path = path
+        self.vocab = vocab
+        self.entries: dict[str, list[tuple[float, str]]] = {}
+
+    def process_seq(self, *, seq_tag: str, outputs: nn.TensorDict) -> None:
+        """
+        :param seq_tag:
+        :param outputs: of :func:`recog_step`, NumPy, without the batch dim
+        :raises ValueError: if a tag comes twice
+        """
+        if seq_tag in self.entries:
+            raise ValueError(f"recog_callback: {seq_tag!r} comes twice in the dataset")
+        labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
+        vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
+        entries = []
+        for ids, length, score in zip(labels.raw_tensor, lengths.raw_tensor, scores.raw_tensor, strict=True):
+            if score == float("-inf"):
+                continue  # the beam was wider than the number of hypotheses
+            entries.append((float(score), _text(ids[:length], vocab)))
+        self.entries[seq_tag] = entries
+
+    def finish(self) -> None:
+        """Writes the file."""
+        write_nbest(self.path, self.entries)
+
+
+def _text(ids: Any, vocab: Vocabulary | None) -> str:
+    if vocab is None:
+        return " ".join(str(int(i)) for i in ids)
+    text = vocab.get_seq_labels([int(i) for i in ids])
+    if isinstance(vocab, BytePairEncoding):
+        text = f"{text} ".replace("@@ ", "").strip()
+    return text

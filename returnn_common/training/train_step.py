@@ -1,0 +1,50 @@
+"""
+The train step that serves every model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn.config import get_global_config
+
+from .. import nn
+
+__all__ = ["train_step"]
+
+
+def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None:
+    """
+    RETURNN's ``train_step``: marks each loss of ``model.losses(...)`` for RETURNN.
+    The optimizer gets the sum of each loss over the batch, divided by its norm factor (e.g. the number of labels).
+
+    Reads ``default_input`` (default "data") and ``target`` (default "classes") from the config.
+
+    :param model: with a method ``losses``, see DESIGN's model contract
+    :param extern_data: the batch
+    :raises ValueError: if the batch has no such entry
+    """
+    config = get_global_config()
+    source = _entry(extern_data, config.value("default_input", "data"), option="default_input")
+    targets = _entry(extern_data, config.value("target", "classes"), option="target")
+    losses = model.losses(
+        source,
+        in_spatial_dim=source.get_time_dim_tag(),
+        targets=targets,
+        targets_spatial_dim=targets.get_time_dim_tag(),
+    )
+    for name, loss in losses.items():
+        nn.get_run_ctx().mark_as_loss(
+            loss.value,
+            name,
+            scale=loss.scale,
+            as_error=loss.as_error,
+            use_normalized_loss=True,
+            custom_inv_norm_factor=loss.inv_norm_factor,
+        )
+
+
+def _entry(extern_data: nn.TensorDict, key: str, *, option: str) -> nn.Tensor:
+    if key not in extern_data.data:
+        raise ValueError(f"train_step: {option} is {key!r}, but extern_data has only {sorted(extern_data.data)}")
+    return extern_data[key]
