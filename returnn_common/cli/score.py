@@ -88,7 +88,8 @@ def _show(result: WerResult, *, lists: NBest, references: dict[str, str], worst:
 
 
 def _headline(utterance: UtteranceScore) -> str:
-    return f"{utterance.seq_tag}: {utterance.errors} errors in {utterance.num_ref_words} words ({_percent(utterance.wer)} %)"
+    counts = f"{utterance.errors} errors in {utterance.num_ref_words} words"
+    return f"{utterance.seq_tag}: {counts} ({_percent(utterance.wer)} %)"
 
 
 def _percent(value: float) -> str:

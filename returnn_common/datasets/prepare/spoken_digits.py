@@ -88,7 +88,7 @@ def make_spoken_digits(
     :param on_progress: called with the numbers of utterances made and to be made
     :return: ``dest`` as a path
     :raises ValueError: if a number is not positive, or ``dest`` holds something else already
-    :raises ModuleNotFoundError: if the packages of the extra ``demo`` are not installed
+    :raises ModuleNotFoundError: if espeakng-loader, of the extra ``demo``, is not installed
     :raises RuntimeError: if the speech synthesis fails
     """
     dest = Path(dest)
@@ -203,11 +203,9 @@ def _find_espeak() -> tuple[str, str]:
     """:return: the library, and the folder that holds its data"""
     try:
         import espeakng_loader
-        import soundfile  # noqa: F401
-        import soxr  # noqa: F401
     except ImportError as exc:
         raise ModuleNotFoundError(
-            f"spoken digits need the package {exc.name!r}: pip install 'returnn-common[demo]'"
+            "spoken digits need the package espeakng-loader: pip install 'returnn_common[demo]'"
         ) from exc
     return espeakng_loader.get_library_path(), str(Path(espeakng_loader.get_data_path()).parent)
 
