@@ -172,12 +172,9 @@ def test_refuses_numbers(tmp_path: Path, name: str):
         make_spoken_digits(tmp_path / "d", **{**_SIZE, name: 0})
 
 
-@pytest.mark.parametrize("package", ["espeakng_loader", "soxr", "soundfile"])
-def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        ModuleNotFoundError, match=rf"need the package '{package}': pip install 'returnn-common\[demo\]'"
-    ):
+def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    with pytest.raises(ModuleNotFoundError, match=r"package espeakng-loader: pip install 'returnn_common\[demo\]'"):
         make_spoken_digits(tmp_path / "d", **_SIZE)
 
 
