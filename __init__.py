@@ -13,6 +13,5 @@ _root = _os.path.dirname(_os.path.abspath(__file__))
 # The inner package first: its modules are what people mean.
 __path__ = [_os.path.join(_root, "returnn_common"), _root]
 
-from .returnn_common import __version__  # noqa: E402
-
-__all__ = ["__version__"]
+if __package__:  # not when a tool runs or reads this file by itself
+    from .returnn_common import __version__ as __version__

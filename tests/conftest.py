@@ -15,6 +15,24 @@ os.environ.setdefault("DISABLE_CUDA", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+class _RootIsNoPackage:
+    """
+    The repository's root has an ``__init__.py``, for those who clone it into a recipe folder. To pytest it would be a
+    package of the folder's name, and imported: under a name like ``torch`` or ``my.clone``, say.
+    """
+
+    @staticmethod
+    def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        if path.resolve() == Path(__file__).resolve().parents[1]:
+            return pytest.Dir.from_parent(parent, path=path)
+        return None
+
+
+def pytest_configure(config: pytest.Config):
+    # Registered here, because the hook of a conftest file only counts below its own folder.
+    config.pluginmanager.register(_RootIsNoPackage())
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """

@@ -205,6 +205,24 @@ def test_config_in_a_clone(clone, tmp_path, folder):
     assert out == f"3 {source / 'data' / 'README.md'}\n"
 
 
+@pytest.mark.parametrize("folder", ["my.clone", "torch", "returnn_common"])
+def test_pytest_in_a_clone_of_any_name(clone, tmp_path, folder):
+    # pytest would import the root's __init__.py, under the folder's name.
+    source = shutil.copytree(clone, tmp_path / folder)
+    (source / "tests" / "nn").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "conftest.py", source / "tests")
+    (source / "tests" / "nn" / "test_it.py").write_text(
+        "import sys\nfrom pathlib import Path\n\n"
+        "def test_it():\n"
+        "    root = str(Path(__file__).parents[2] / '__init__.py')\n"
+        "    assert [name for name, module in sys.modules.items() if getattr(module, '__file__', None) == root] == []\n"
+        "    from returnn_common import nn\n"
+        "    assert nn.__file__.startswith(str(Path(root).with_name('returnn_common')))\n"
+    )
+    out = _run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=source)
+    assert "1 passed" in out
+
+
 def test_setup_lists_every_package():
     text = (ROOT / "setup.cfg").read_text("utf8")
     block = re.search(r"^packages =\n((?: +.*\n)+)", text, re.MULTILINE)
