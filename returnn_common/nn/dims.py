@@ -39,6 +39,11 @@ def as_dim(size: int | Dim, *, name: str) -> Dim:
     """
     Sizes of models can be given as int or as Dim. This makes a Dim of either.
 
+    >>> as_dim(512, name="model")
+    Dim{'model'(512)}
+    >>> as_dim(FeatureDim("encoder", 512), name="model")
+    Dim{F'encoder'(512)}
+
     :param size: Dim, returned as it is; or a positive int
     :param name: of the new dim, if size is an int
     :raises TypeError, ValueError: if the size is neither, or an int below 1
