@@ -43,9 +43,9 @@ class PrefixBeamSearch:
         self.other_dim = nn.Dim(self.beam_size, name="other-beam")
         self.batch_dims = [d for d in self.log_probs.dims if d not in (self.spatial_dim, self.vocab_dim)]
         self.dims = [*self.batch_dims, self.beam_dim]
-        self.label_range = nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device)
+        self.label_range = _plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         self.is_blank = nn.equal(self.label_range, self.blank)
-        self.positions = nn.range_over_dim(self.spatial_dim, dtype="int32", device=self.device)
+        self.positions = _plain(nn.range_over_dim(self.spatial_dim, dtype="int32", device=self.device))
         self.add: Callable[[nn.Tensor, nn.Tensor], nn.Tensor] = nn.log_add_exp if self.use_sum else nn.maximum
 
     def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
@@ -78,16 +78,14 @@ class PrefixBeamSearch:
             "blank": nn.where(first, self._full(0.0, "float32"), NEG),
             "label": self._full(NEG, "float32"),
             # An empty prefix has no last label; blank never equals the label that extends it.
-            "last": self._full(self.blank, sparse_dim=self.vocab_dim),
+            "last": self._full(self.blank),
             "length": self._full(0),
             # {B, K, T}, -1 after the prefix's end
-            "history": nn.constant(
-                -1, dims=[*self.dims, self.spatial_dim], dtype="int32", sparse_dim=self.vocab_dim, device=self.device
-            ),
+            "history": nn.constant(-1, dims=[*self.dims, self.spatial_dim], dtype="int32", device=self.device),
         }
         if self.scorer is not None:
             # The scorer has a beam from the start, so that the dims of its state's tensors stay as they are.
-            bos = self._full(self.bos, sparse_dim=self.scorer.vocab_dim)
+            bos = nn.set_sparse_dim(self._full(self.bos), self.scorer.vocab_dim)
             scores, lm_state = self.scorer.score(bos, self.scorer.initial_state(batch_dims=self.dims))
             lm_state = nn.nested.where_nested(lm_state, lm_state, condition=nn.equal(state["length"], 0))
             state["lm"] = self._full(0.0, "float32")
@@ -95,8 +93,8 @@ class PrefixBeamSearch:
             state["lm_state"] = lm_state
         return state
 
-    def _full(self, value: float, dtype: str = "int32", sparse_dim: nn.Dim | None = None) -> nn.Tensor:
-        return nn.constant(value, dims=self.dims, dtype=dtype, sparse_dim=sparse_dim, device=self.device)
+    def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
+        return nn.constant(value, dims=self.dims, dtype=dtype, device=self.device)
 
     def _frame(self, log_probs: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
         """
@@ -121,7 +119,7 @@ class PrefixBeamSearch:
         if self.scorer is not None:
             candidates += state["lm"]
         _, (source, label), _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
-        source, label = (self._as_beam(nn.cast(x, "int32")) for x in (source, label))
+        source, label = (self._as_beam(_plain(x)) for x in (source, label))
 
         def take(x: nn.Tensor) -> nn.Tensor:
             return nn.gather(x, indices=source, axis=self.beam_dim)
@@ -145,7 +143,8 @@ class PrefixBeamSearch:
     def _recombine(
         self, state: dict[str, Any], *, total: nn.Tensor, log_prob_last: nn.Tensor, is_last: nn.Tensor
     ) -> tuple[nn.Tensor, nn.Tensor]:
-        """:return: what arrives at a prefix from the one without its last label {B, K}; extensions in the beam {B, K, V}"""
+        """:return: what arrives at each prefix from the one without its last label {B, K}, and
+        which extensions are in the beam already {B, K, V}"""
         length = state["length"]
         # Unused entries can have the same history as others: nothing may arrive there.
         used = nn.logical_and(length > 0, total > IMPOSSIBLE)
@@ -206,12 +205,17 @@ class PrefixBeamSearch:
         if self.scorer is not None:
             scores += state["lm"] + state["lm_eos"]
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
-        scores, order = self._as_beam(scores), self._as_beam(nn.cast(order, "int32"))
+        scores, order = self._as_beam(scores), self._as_beam(_plain(order))
         possible = scores > IMPOSSIBLE
         length = nn.where(possible, nn.gather(state["length"], indices=order, axis=self.beam_dim), 0)
         out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
-        positions = nn.range_over_dim(out_dim, dtype="int32", device=self.device)
+        positions = _plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
         labels = nn.gather(state["history"], indices=order, axis=self.beam_dim)
         labels = nn.gather(labels, indices=positions, axis=self.spatial_dim)
         labels = nn.where(nn.compare_bc(positions, "less", length), labels, 0)
         return labels, nn.where(possible, scores, float("-inf")), out_dim
+
+
+def _plain(x: nn.Tensor) -> nn.Tensor:
+    """:return: as int32 without sparse dim: net dicts cannot mix tensors with and without. By float, exact to 2**24"""
+    return nn.cast(nn.cast(x, "float32"), "int32")

@@ -27,7 +27,7 @@ def ctc_greedy_search(
     :param spatial_dim: T
     :param blank: index of blank in V
     :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
-    :return: one hypothesis per batch entry; its score is the best path's: the sum over the frames of the largest log prob
+    :return: one hypothesis per batch entry; its score is the best path's, the sum of the largest log prob of each frame
     :raise ValueError: an argument that doesn't fit `log_probs`
     """
     in_vocab_dim, labels_dim = _check("ctc_greedy_search", log_probs, spatial_dim, blank, vocab_dim)
@@ -83,8 +83,8 @@ def ctc_beam_search(
     :param blank: index of blank in V
     :param beam_size: prefixes kept after each frame, and size of the result's beam dim
     :param scorer: e.g. a language model, with `vocab_dim`, `initial_state(*, batch_dims)` and
-        `score(prev_labels, state) -> (log_probs, new_state)`. Its vocabulary is V (whatever it has in the place of blank,
-        e.g. `eos`, is never a label), or V without blank
+        `score(prev_labels, state) -> (log_probs, new_state)`. Its vocabulary is V (what it has in the place of
+        blank, e.g. `eos`, is never a label), or V without blank
     :param scorer_scale: weight of the scorer
     :param recombine: "sum" over the alignments of a label sequence, or "max", its best alignment
     :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0
