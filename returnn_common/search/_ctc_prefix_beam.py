@@ -54,17 +54,22 @@ class PrefixBeamSearch:
         # After its end, a sequence is all blank, for certain: that changes no score.
         mask = self.spatial_dim.get_mask(device=self.device)
         log_probs = nn.where(mask, log_probs, nn.where(self.is_blank, 0.0, NEG))
+        log_probs_blank = nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
+
+        def frame(t: nn.Tensor | int, state: dict[str, Any]) -> dict[str, Any]:
+            of_frame = (nn.gather(x, indices=t, axis=self.spatial_dim) for x in (log_probs, log_probs_blank))
+            return self._frame(*of_frame, state)
+
         state = self._initial_state()
         num_frames = self.spatial_dim.get_dim_value_tensor()
         if nn.is_executing_eagerly() and not nn.is_static_traceable():
             # Not nn.while_loop: the dims in the scorer's state may grow.
             for t in range(int(num_frames.raw_tensor)):
-                state = self._frame(nn.gather(log_probs, indices=t, axis=self.spatial_dim), state)
+                state = frame(t, state)
         else:
 
             def body(loop):
-                t, state = loop
-                return t + 1, self._frame(nn.gather(log_probs, indices=t, axis=self.spatial_dim), state)
+                return loop[0] + 1, frame(*loop)
 
             start = nn.constant(0, dims=(), dtype=num_frames.dtype, device="cpu")
             _, state = nn.while_loop(lambda loop: loop[0] < num_frames, body, (start, state))
@@ -74,7 +79,7 @@ class PrefixBeamSearch:
         """The empty prefix, and K - 1 unused entries."""
         first = nn.equal(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), 0)
         state = {
-            # Log probs of the alignments that end in blank, and of those that end in the last label
+            # Scores of the alignments that end in blank, and of those that end in the last label
             "blank": nn.where(first, self._full(0.0, "float32"), NEG),
             "label": self._full(NEG, "float32"),
             # An empty prefix has no last label; blank never equals the label that extends it.
@@ -88,7 +93,8 @@ class PrefixBeamSearch:
             bos = nn.set_sparse_dim(self._full(self.bos), self.scorer.vocab_dim)
             scores, lm_state = self.scorer.score(bos, self.scorer.initial_state(batch_dims=self.dims))
             lm_state = nn.nested.where_nested(lm_state, lm_state, condition=nn.equal(state["length"], 0))
-            state["lm"] = self._full(0.0, "float32")
+            # Scaled log probs: of the last label (in `blank` and `label` too), the next label, end of sentence
+            state["lm_last"] = self._full(0.0, "float32")
             state["lm_next"], state["lm_eos"] = self._scaled(scores)
             state["lm_state"] = lm_state
         return state
@@ -96,55 +102,52 @@ class PrefixBeamSearch:
     def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
         return nn.constant(value, dims=self.dims, dtype=dtype, device=self.device)
 
-    def _frame(self, log_probs: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
+    def _frame(self, log_probs: nn.Tensor, log_prob_blank: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
         """
         :param log_probs: {B, V}, of this frame
+        :param log_prob_blank: {B}
         :param state: of the prefixes up to the frame before
         :return: of the best K prefixes up to this frame
         """
         last, total = state["last"], self.add(state["blank"], state["label"])
         is_last = nn.compare_bc(last, "equal", self.label_range)  # {B, K, V}
         log_prob_last = nn.gather(log_probs, indices=last, axis=self.vocab_dim)
-        arriving, is_prefix = self._recombine(state, total=total, log_prob_last=log_prob_last, is_last=is_last)
-        stay_blank = total + nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
-        stay_label = self.add(state["label"] + log_prob_last, arriving)
+        arriving, in_beam = self._recombine(state, total=total, is_last=is_last)
+        stay_blank = total + log_prob_blank
+        stay_label = self.add(state["label"], arriving) + log_prob_last
 
         # All candidates in one tensor {B, K, V}: extensions, and staying in the place of blank.
         # A label twice in a row has a blank in between.
-        extended = nn.where(is_last, state["blank"], total) + log_probs
-        extended = nn.where(is_prefix, NEG, extended)
+        extended = nn.where(is_last, state["blank"], total) + log_probs + in_beam * NEG
         if self.scorer is not None:
             extended += state["lm_next"]
         candidates = nn.where(self.is_blank, self.add(stay_blank, stay_label), extended)
-        if self.scorer is not None:
-            candidates += state["lm"]
-        _, (source, label), _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
-        source, label = (self._as_beam(_plain(x)) for x in (source, label))
+        scores, (source, label), _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
+        scores, source, label = self._as_beam(scores), self._as_beam(_plain(source)), self._as_beam(_plain(label))
 
         def take(x: nn.Tensor) -> nn.Tensor:
             return nn.gather(x, indices=source, axis=self.beam_dim)
 
-        stays = nn.equal(label, self.blank)
-        before, length = take(last), take(state["length"])
-        as_label = nn.where(nn.equal(label, before), take(state["blank"]), take(total))
-        as_label += nn.gather(log_probs, indices=label, axis=self.vocab_dim)
-        append = nn.logical_and(nn.compare_bc(self.positions, "equal", length), nn.logical_not(stays))
+        extends = nn.not_equal(label, self.blank)
+        length = take(state["length"])
+        append = nn.logical_and(nn.compare_bc(self.positions, "equal", length), extends)
+        extends_int = nn.cast(extends, "int32")
         new = {
-            "blank": nn.where(stays, take(stay_blank), NEG),
-            "label": nn.where(stays, take(stay_label), as_label),
-            "last": nn.where(stays, before, label),
-            "length": length + nn.where(stays, 0, 1),
+            "blank": take(stay_blank) + nn.cast(extends_int, "float32") * NEG,
+            "label": nn.where(extends, scores, take(stay_label)),
+            "last": nn.where(extends, label, take(last)),
+            "length": length + extends_int,
             "history": nn.where(append, label, take(state["history"])),
         }
         if self.scorer is not None:
-            new.update(self._score(state, source=source, label=label, stays=stays))
+            new.update(self._score(state, source=source, label=label, extends=extends))
         return new
 
-    def _recombine(
-        self, state: dict[str, Any], *, total: nn.Tensor, log_prob_last: nn.Tensor, is_last: nn.Tensor
-    ) -> tuple[nn.Tensor, nn.Tensor]:
-        """:return: what arrives at each prefix from the one without its last label {B, K}, and
-        which extensions are in the beam already {B, K, V}"""
+    def _recombine(self, state: dict[str, Any], *, total: nn.Tensor, is_last: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+        """
+        :return: what arrives at each prefix from the one without its last label {B, K}, without this frame's log prob;
+            and for each extension, 1 if that prefix is in the beam, else 0 {B, K, V}
+        """
         length = state["length"]
         # Unused entries can have the same history as others: nothing may arrive there.
         used = nn.logical_and(length > 0, total > IMPOSSIBLE)
@@ -153,10 +156,12 @@ class PrefixBeamSearch:
         is_parent = nn.reduce_all(same, axis=self.spatial_dim, use_mask=False)
         is_parent = nn.logical_and(is_parent, used)  # {B, K, O}: K is O extended by K's last label
         repeated = nn.compare_bc(state["last"], "equal", self._as_other(state["last"]))
-        parent_score = nn.where(repeated, self._as_other(state["blank"]), self._as_other(total))
-        arriving = nn.reduce_max(nn.where(is_parent, parent_score, NEG), axis=self.other_dim) + log_prob_last
-        is_prefix = nn.matmul(nn.cast(is_parent, "float32"), nn.cast(is_last, "float32"), reduce=self.beam_dim)
-        return arriving, self._as_beam(is_prefix) > 0.5
+        scores = nn.where(repeated, self._as_other(state["blank"]), self._as_other(total))
+        arriving = nn.reduce_max(nn.where(is_parent, scores, NEG), axis=self.other_dim)
+        if self.scorer is not None:
+            arriving += state["lm_last"]
+        in_beam = nn.matmul(nn.cast(is_parent, "float32"), nn.cast(is_last, "float32"), reduce=self.beam_dim)
+        return arriving, self._as_beam(in_beam)
 
     def _as_other(self, x: nn.Tensor) -> nn.Tensor:
         return nn.replace_dim(x, in_dim=self.beam_dim, out_dim=self.other_dim)[0]
@@ -183,27 +188,29 @@ class PrefixBeamSearch:
             label = label - nn.cast(label > self.blank, "int32")
         return label
 
-    def _score(self, state: dict[str, Any], *, source: nn.Tensor, label: nn.Tensor, stays: nn.Tensor) -> dict[str, Any]:
-        """:return: the scorer's part of the new state. It scores the next label only of prefixes that got a new one."""
-        names = ("lm", "lm_next", "lm_eos")
-        total, scores, eos = (nn.gather(state[k], indices=source, axis=self.beam_dim) for k in names)
+    def _score(
+        self, state: dict[str, Any], *, source: nn.Tensor, label: nn.Tensor, extends: nn.Tensor
+    ) -> dict[str, Any]:
+        """:return: the scorer's part of the new state. Only extended prefixes get new scores."""
+        names = ("lm_last", "lm_next", "lm_eos")
+        last, scores, eos = (nn.gather(state[k], indices=source, axis=self.beam_dim) for k in names)
         label_score = nn.gather(scores, indices=label, axis=self.vocab_dim)
         lm_state = nn.nested.gather_nested(state["lm_state"], indices=nn.set_sparse_dim(source, self.beam_dim))
-        previous = nn.where(stays, self.bos, self._as_lm_label(label))
+        previous = nn.where(extends, self._as_lm_label(label), self.bos)
         previous = nn.set_sparse_dim(previous, self.scorer.vocab_dim)
         new_scores, new_lm_state = self.scorer.score(previous, lm_state)
         new_scores, new_eos = self._scaled(new_scores)
         return {
-            "lm": total + nn.where(stays, 0.0, label_score),
-            "lm_next": nn.where(stays, scores, new_scores),
-            "lm_eos": nn.where(stays, eos, new_eos),
-            "lm_state": nn.nested.where_nested(lm_state, new_lm_state, condition=stays),
+            "lm_last": nn.where(extends, label_score, last),
+            "lm_next": nn.where(extends, new_scores, scores),
+            "lm_eos": nn.where(extends, new_eos, eos),
+            "lm_state": nn.nested.where_nested(new_lm_state, lm_state, condition=extends),
         }
 
     def _finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         scores = self.add(state["blank"], state["label"])
         if self.scorer is not None:
-            scores += state["lm"] + state["lm_eos"]
+            scores += state["lm_eos"]
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
         scores, order = self._as_beam(scores), self._as_beam(_plain(order))
         possible = scores > IMPOSSIBLE
