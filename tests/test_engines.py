@@ -7,7 +7,7 @@ import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, batch_dim
 
-from engines import ENGINES, Input, run_on
+from tests.engines import ENGINES, Input, run_on
 
 RNG = numpy.random.default_rng(3)
 X = RNG.standard_normal((2, 5, 4)).astype("float32")
