@@ -27,7 +27,7 @@ _SERIES = [f"#0302{index:02x}" for index in range(NUM_COLORS)]
 _VARIABLES = {_TEXT: "--text", _MUTED: "--muted", _GRID: "--line"}
 _VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(_SERIES)}
 
-_MAX_LABELS = 12  # lines of posteriors that can be told apart
+_MAX_LABELS = 12  # lines of posteriors that can be told apart, unless more are the most probable somewhere
 
 
 def draw_curves(curves: Mapping[str, Points], *, y_label: str, height: float = 3.2) -> str:
@@ -49,8 +49,8 @@ def draw_curves(curves: Mapping[str, Points], *, y_label: str, height: float = 3
         if finite and min(finite) > 0 and max(finite) > 30 * min(finite):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
-        elif finite and min(finite) >= 0:
-            axes.set_ylim(bottom=0)
+        elif finite and 0 <= 2 * min(finite) < max(finite):
+            axes.set_ylim(0, 1.05 * max(finite))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
         axes.set_ylabel(y_label)
@@ -101,13 +101,13 @@ def _draw_posteriors(axes: Any, posteriors: np.ndarray, example: ReportExample) 
     times = (np.arange(len(posteriors)) + 0.5) * example.posterior_shift
     axes.plot(times, posteriors[:, blank], color=_MUTED, linewidth=1, linestyle=":")
     filled = np.nan_to_num(posteriors, nan=0.0)
+    spikes = _find_spikes(filled, blank)
     peaks = filled.max(axis=0)
-    shown = [int(label) for label in np.argsort(-peaks, kind="stable") if label != blank and peaks[label] >= 0.05]
-    for index, label in enumerate(sorted(shown[:_MAX_LABELS])):
+    probable = [int(label) for label in np.argsort(-peaks, kind="stable") if label != blank and peaks[label] >= 0.05]
+    for index, label in enumerate(sorted({label for _, label in spikes} | set(probable[:_MAX_LABELS]))):
         color = _SERIES[index % NUM_COLORS]
         axes.plot(times, posteriors[:, label], color=color, linewidth=1.6)
         axes.fill_between(times, 0, posteriors[:, label], color=color, alpha=0.15, linewidth=0)
-    spikes = _find_spikes(filled, blank)
     names = [to_printable(str(example.labels[label])) for _, label in spikes]
     crowded = len(spikes) > 25
     style: dict[str, Any] = {
