@@ -1,3 +1,21 @@
 """
 Datasets and vocabularies for RETURNN configs.
 """
+
+from __future__ import annotations
+
+from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
+from .librispeech import Librispeech
+from .vocab import BpeVocab, CharacterVocab, SentencePieceVocab, WordVocab, check_transcripts
+
+__all__ = [
+    "BpeVocab",
+    "CharacterVocab",
+    "DatasetConfig",
+    "DatasetConfigStatic",
+    "Librispeech",
+    "SentencePieceVocab",
+    "VocabConfig",
+    "WordVocab",
+    "check_transcripts",
+]

@@ -1,0 +1,210 @@
+"""
+What a dataset and a vocabulary offer to a RETURNN config.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DatasetConfig", "DatasetConfigStatic", "VocabConfig"]
+
+
+class VocabConfig(ABC):
+    """
+    Between texts and sequences of label indices. A blank label is none of them: models that need one add it.
+    """
+
+    @abstractmethod
+    def get_num_classes(self) -> int:
+        """The number of labels."""
+
+    @abstractmethod
+    def get_opts(self) -> dict[str, Any]:
+        """Options for :func:`returnn.datasets.util.vocabulary.Vocabulary.create_vocab`, plain data."""
+
+    def get_eos_idx(self) -> int | None:
+        """The index of the end-of-sentence label, or None if there is none."""
+        return None
+
+    def get_bos_idx(self) -> int | None:
+        """The index of the begin-of-sentence label, or None if there is none."""
+        return None
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """
+        Label indices of a text, as RETURNN's datasets give them, without begin or end of sentence.
+
+        :raises ValueError: if it cannot be written with the labels
+        """
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """
+        The text of label indices, inverse of :meth:`encode`.
+
+        :raises ValueError: if an index is not one of the vocabulary
+        """
+
+    @abstractmethod
+    def find_unknown(self, text: str) -> list[str]:
+        """The parts of a text that the vocabulary lacks, in order, as often as they come; empty if it has all."""
+
+    def _check_ids(self, ids: Sequence[int]) -> list[int]:
+        ids = [int(i) for i in ids]
+        num_classes = self.get_num_classes()
+        for i in ids:
+            if not 0 <= i < num_classes:
+                raise ValueError(f"{self!r}: expected label indices from 0 to {num_classes - 1}, got {i}")
+        return ids
+
+
+class DatasetConfig(ABC):
+    """
+    A corpus, as RETURNN configs need it. All datasets are dicts of options for
+    :func:`returnn.datasets.init_dataset`.
+    """
+
+    @abstractmethod
+    def get_extern_data(self) -> dict[str, dict[str, Any]]:
+        """RETURNN's ``extern_data``; always with the same Dim objects."""
+
+    @abstractmethod
+    def get_train_dataset(self) -> dict[str, Any]:
+        """The dataset to train on, shuffled."""
+
+    @abstractmethod
+    def get_eval_datasets(self) -> dict[str, dict[str, Any]]:
+        """All others by name, each sorted by length."""
+
+    @abstractmethod
+    def get_main_name(self) -> str:
+        """The name of the one of :meth:`get_eval_datasets` that decides (learning rate, choice of checkpoints)."""
+
+    def get_main_dataset(self) -> dict[str, Any]:
+        """The dataset of :meth:`get_main_name`."""
+        return self.get_eval_datasets()[self.get_main_name()]
+
+    def get_default_input(self) -> str:
+        """The key of the input in :meth:`get_extern_data`."""
+        return "data"
+
+    def get_default_target(self) -> str | None:
+        """The key of the targets in :meth:`get_extern_data`, or None if there are none."""
+        return "classes"
+
+    def get_config_opts(self) -> dict[str, Any]:
+        """
+        Everything that a RETURNN config says about data, for ``globals().update(dataset.get_config_opts())``.
+        """
+        return {
+            "extern_data": self.get_extern_data(),
+            "default_input": self.get_default_input(),
+            "target": self.get_default_target(),
+            "train": self.get_train_dataset(),
+            "dev": self.get_main_dataset(),
+            "forward_data": self.get_main_dataset(),
+        }
+
+    def copy_as_static(self) -> DatasetConfigStatic:
+        """A copy with fixed options, of which single ones can be replaced (:func:`dataclasses.replace`)."""
+        return DatasetConfigStatic(
+            extern_data=self.get_extern_data(),
+            default_input=self.get_default_input(),
+            default_target=self.get_default_target(),
+            train_dataset=self.get_train_dataset(),
+            eval_datasets=self.get_eval_datasets(),
+            main_name=self.get_main_name(),
+            main_dataset=self.get_main_dataset(),
+        )
+
+    def copy_train_as_static(self) -> DatasetConfigStatic:
+        """A copy whose main dataset is the one to train on, under the name ``train``."""
+        return self._copy_one_as_static("train", self.get_train_dataset())
+
+    def copy_eval_as_static(self, name: str) -> DatasetConfigStatic:
+        """
+        A copy whose main dataset is this one of :meth:`get_eval_datasets`.
+
+        :raises ValueError: if there is none of this name
+        """
+        datasets = self.get_eval_datasets()
+        if name not in datasets:
+            raise ValueError(f"eval dataset: expected one of {', '.join(datasets)}, got {name!r}")
+        return self._copy_one_as_static(name, datasets[name])
+
+    def copy_main_as_static(self) -> DatasetConfigStatic:
+        """A copy of the main dataset alone."""
+        return self._copy_one_as_static(self.get_main_name(), self.get_main_dataset())
+
+    def _copy_one_as_static(self, name: str, dataset: dict[str, Any]) -> DatasetConfigStatic:
+        return DatasetConfigStatic(
+            extern_data=self.get_extern_data(),
+            default_input=self.get_default_input(),
+            default_target=self.get_default_target(),
+            train_dataset=None,
+            eval_datasets={name: dataset},
+            main_name=name,
+            main_dataset=dataset,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfigStatic(DatasetConfig):
+    """A dataset that consists of given options, see the methods of the same names in :class:`DatasetConfig`."""
+
+    extern_data: dict[str, dict[str, Any]]
+    default_input: str
+    default_target: str | None
+    train_dataset: dict[str, Any] | None
+    eval_datasets: dict[str, dict[str, Any]]
+    main_name: str
+    main_dataset: dict[str, Any]
+
+    def get_extern_data(self) -> dict[str, dict[str, Any]]:
+        """see :class:`DatasetConfig`"""
+        return self.extern_data
+
+    def get_train_dataset(self) -> dict[str, Any]:
+        """
+        see :class:`DatasetConfig`
+
+        :raises ValueError: if the copy has none
+        """
+        if self.train_dataset is None:
+            raise ValueError(f"dataset {self.main_name!r}: this copy has no dataset to train on")
+        return self.train_dataset
+
+    def get_eval_datasets(self) -> dict[str, dict[str, Any]]:
+        """see :class:`DatasetConfig`"""
+        return self.eval_datasets
+
+    def get_main_name(self) -> str:
+        """see :class:`DatasetConfig`"""
+        return self.main_name
+
+    def get_main_dataset(self) -> dict[str, Any]:
+        """see :class:`DatasetConfig`"""
+        return self.main_dataset
+
+    def get_default_input(self) -> str:
+        """see :class:`DatasetConfig`"""
+        return self.default_input
+
+    def get_default_target(self) -> str | None:
+        """see :class:`DatasetConfig`"""
+        return self.default_target
+
+    def get_config_opts(self) -> dict[str, Any]:
+        """see :class:`DatasetConfig`; without ``train`` and ``dev`` where this copy has nothing to train on"""
+        if self.train_dataset is not None:
+            return super().get_config_opts()
+        return {
+            "extern_data": self.extern_data,
+            "default_input": self.default_input,
+            "target": self.default_target,
+            "forward_data": self.main_dataset,
+        }
