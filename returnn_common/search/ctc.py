@@ -85,7 +85,7 @@ def ctc_beam_search(
     :param scorer: e.g. a language model, with `vocab_dim`, `initial_state(*, batch_dims)` and
         `score(prev_labels, state) -> (log_probs, new_state)`. Its vocabulary is V (what it has in the place of
         blank, e.g. `eos`, is never a label), or V without blank
-    :param scorer_scale: weight of the scorer
+    :param scorer_scale: weight of the scorer; with 0, it is ignored
     :param recombine: "sum" over the alignments of a label sequence, or "max", its best alignment
     :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0
     :param eos: if given, an index of the scorer's vocabulary, scored at the end of each hypothesis
@@ -109,8 +109,8 @@ def ctc_beam_search(
         vocab_dim=in_vocab_dim,
         blank=blank,
         beam_size=beam_size,
-        scorer=scorer,
-        scorer_scale=scorer_scale,
+        scorer=scorer if scorer_scale else None,
+        scorer_scale=float(scorer_scale),
         use_sum=recombine == "sum",
         bos=bos if bos is not None else (eos or 0),
         eos=eos,

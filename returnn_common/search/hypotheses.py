@@ -41,7 +41,8 @@ class Hypotheses:
         :raise RuntimeError: in a graph engine, where the tensors have no values yet
         :raise IndexError: there is no batch entry `i`
         """
-        scores, lengths, labels = (self._numpy(x) for x in (self.scores, self.lengths, self.labels))
+        scores = self._numpy(self.scores)
+        lengths, labels = self._numpy(self.lengths), self._numpy(self.labels)
         if not 0 <= i < len(scores):
             raise IndexError(f"nbest: expected a batch entry from 0 to {len(scores) - 1}, got {i}")
         return [

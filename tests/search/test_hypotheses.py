@@ -1,0 +1,72 @@
+"""Hypotheses: n-best lists of tensors with values, an error in graph engines."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from returnn.tensor import batch_dim
+
+from returnn_common import nn
+from returnn_common.search import Hypotheses
+from tests.engines import ENGINES, Input, run_on
+
+LABELS = numpy.array([[[1, 2, 3], [1, 0, 0], [0, 0, 0]], [[3, 3, 0], [9, 9, 9], [9, 9, 9]]], dtype="int32")
+LENGTHS = numpy.array([[3, 1, 0], [2, 0, 0]], dtype="int32")
+SCORES = numpy.array([[-1.0, -2.5, -3.0], [-0.5, -numpy.inf, -numpy.inf]], dtype="float32")
+NBEST = [[(-1.0, [1, 2, 3]), (-2.5, [1]), (-3.0, [])], [(-0.5, [3, 3])]]
+
+
+def _hypotheses(labels, scores, lengths, *, beam, dims) -> Hypotheses:
+    """whatever the dims' order is"""
+    size = nn.Tensor("lengths", dims=[batch_dim, beam], dtype="int32", raw_tensor=lengths)
+    spatial = nn.Dim(size, name="labels")
+    vocab = nn.Dim(10, name="vocab")
+    labels = nn.Tensor("labels", dims=[batch_dim, beam, spatial], dtype="int32", sparse_dim=vocab, raw_tensor=labels)
+    scores = nn.Tensor("scores", dims=[batch_dim, beam], dtype="float32", raw_tensor=scores)
+    order = [{"batch": batch_dim, "beam": beam, "labels": spatial}[name] for name in dims]
+    labels, scores = labels.copy_transpose(order), scores.copy_transpose([d for d in order if d != spatial])
+    return Hypotheses(labels=labels, scores=scores, beam_dim=beam, spatial_dim=spatial)
+
+
+def test_numpy():
+    for dims in (["batch", "beam", "labels"], ["labels", "beam", "batch"]):
+        hyps = _hypotheses(LABELS, SCORES, LENGTHS, beam=nn.Dim(3, name="beam"), dims=dims)
+        assert [hyps.nbest(i) for i in range(2)] == NBEST
+        assert all(type(label) is int for _, labels in hyps.nbest(0) for label in labels)
+        for i in (-1, 2):
+            with pytest.raises(IndexError, match=f"nbest: expected a batch entry from 0 to 1, got {i}"):
+                hyps.nbest(i)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines(engine):
+    def func(labels, scores, lengths, beam):
+        hyps = _hypotheses(
+            labels.raw_tensor,
+            scores.raw_tensor,
+            lengths.raw_tensor,
+            beam=beam,
+            dims=["batch", "beam", "labels"] if engine == "tensorflow-net-dict" else ["labels", "batch", "beam"],
+        )
+        if engine.startswith("tensorflow"):
+            with pytest.raises(RuntimeError, match="nbest: .* has no values: in a graph engine, fetch labels, lengths"):
+                hyps.nbest(0)
+        else:
+            assert [hyps.nbest(i) for i in range(2)] == NBEST
+            assert hyps.lengths.dims == (batch_dim, beam)
+        return {"scores": (scores, [batch_dim, beam])}
+
+    inputs = {
+        "labels": Input(LABELS, "batch beam max"),
+        "scores": Input(SCORES, "batch beam"),
+        "lengths": Input(LENGTHS, "batch beam"),
+    }
+    run_on(engine, func, inputs, {"beam": 3, "max": 3})
+
+
+def test_no_values():
+    beam = nn.Dim(3, name="beam")
+    scores = nn.Tensor("scores", dims=[batch_dim, beam], dtype="float32")
+    hyps = Hypotheses(labels=scores, scores=scores, beam_dim=beam, spatial_dim=nn.Dim(None, name="labels"))
+    with pytest.raises(RuntimeError, match="nbest: .*scores.* has no values"):
+        hyps.nbest(0)
