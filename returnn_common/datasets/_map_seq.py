@@ -49,7 +49,7 @@ class MapSeq:
         :param epoch: of RETURNN, so of the part of the data that is one epoch to it
         """
         seq_tag = str(tensors.data["seq_tag"].raw_tensor)
-        audio = tensors.data["data"].raw_tensor[:, 0]
+        audio = np.asarray(tensors.data["data"].raw_tensor)[:, 0]
         if self.augment is not None:
             audio = self._augment(audio, epoch=epoch, seq_tag=seq_tag)
         result = TensorDict()

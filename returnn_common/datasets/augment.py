@@ -3,7 +3,7 @@ Waveform augmentation for training.
 
 Each is called as ``augment(audio, rng=rng)`` with ``audio`` {time}, float32, 16 kHz, and returns the same kind. All its
 chance comes from ``rng``, which the dataset makes from the seed, the epoch and the name of the utterance
-(:func:`utterance_rng`): neither the number of processes that load data nor the order of the utterances has a part in it.
+(:func:`utterance_rng`): neither the number of processes that load data nor the order of the utterances matters.
 A function of your own fits too, if it can be pickled.
 """
 
@@ -25,7 +25,6 @@ class Augment(Protocol):
     """
 
     def __call__(self, audio: np.ndarray, *, rng: np.random.Generator) -> np.ndarray: ...
-
 
 
 def utterance_rng(*, seed: int, epoch: int, seq_tag: str) -> np.random.Generator:

@@ -5,7 +5,7 @@ What a dataset and a vocabulary offer to a RETURNN config.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class VocabConfig(ABC):
         """
 
     @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """
         The text of label indices, inverse of :meth:`encode`.
 
@@ -53,7 +53,7 @@ class VocabConfig(ABC):
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in order, as often as they come; empty if it has all."""
 
-    def _check_ids(self, ids: Sequence[int]) -> list[int]:
+    def _check_ids(self, ids: Iterable[int]) -> list[int]:
         ids = [int(i) for i in ids]
         num_classes = self.get_num_classes()
         for i in ids:

@@ -8,7 +8,7 @@ import functools
 import os
 import string
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class CharacterVocab(VocabConfig):
         _check_known(self, text)
         return [self._labels[char] for char in text]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """see :class:`VocabConfig`"""
         labels = list(self._labels)
         return "".join(labels[i] for i in self._check_ids(ids))
@@ -86,7 +86,7 @@ class WordVocab(VocabConfig):
         _check_known(self, text)
         return [self._labels[word] for word in text.split()]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """see :class:`VocabConfig`; words are separated by one space"""
         labels = list(self._labels)
         return " ".join(labels[i] for i in self._check_ids(ids))
@@ -131,7 +131,7 @@ class SentencePieceVocab(VocabConfig):
         _check_known(self, text)
         return self._processor.encode(text, out_type=int)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """see :class:`VocabConfig`"""
         return self._processor.decode(self._check_ids(ids))
 
@@ -152,8 +152,8 @@ class BpeVocab(VocabConfig):
     through RETURNN's own implementation. The files are read when they are needed first.
 
     :param codes_file: the merge operations
-    :param vocab_file: the labels, one in a line, or a Python dict from labels to indices. ``<s>`` and ``</s>`` are taken
-        as begin and end of sentence, ``<unk>`` or ``UNK`` as what stands for unknown parts.
+    :param vocab_file: the labels, one in a line, or a Python dict from labels to indices. ``<s>`` and ``</s>``, where
+        they are there, are begin and end of sentence.
     """
 
     def __init__(self, codes_file: str | os.PathLike[str], vocab_file: str | os.PathLike[str]):
@@ -165,7 +165,7 @@ class BpeVocab(VocabConfig):
 
     def get_num_classes(self) -> int:
         """see :class:`VocabConfig`"""
-        return self._vocab.num_labels
+        return len(self._vocab.labels)
 
     def get_opts(self) -> dict[str, Any]:
         """see :class:`VocabConfig`; without a label for unknown parts, so that RETURNN refuses them"""
@@ -189,7 +189,7 @@ class BpeVocab(VocabConfig):
         _check_known(self, text)
         return self._vocab.get_seq(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """see :class:`VocabConfig`; words are separated by one space"""
         text = self._vocab.get_seq_labels(self._check_ids(ids))
         return text.replace("@@ ", "").removesuffix("@@")

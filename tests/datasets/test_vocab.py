@@ -74,7 +74,8 @@ def test_unknown(vocab):
 
 @pytest.mark.parametrize("index", [-1, 1000])
 def test_index_out_of_range(vocab, index):
-    with pytest.raises(ValueError, match=f"expected label indices from 0 to {vocab.get_num_classes() - 1}, got {index}"):
+    last = vocab.get_num_classes() - 1
+    with pytest.raises(ValueError, match=f"expected label indices from 0 to {last}, got {index}"):
         vocab.decode([index])
 
 
