@@ -1,0 +1,9 @@
+"""
+The command ``returnn-common``.
+"""
+
+from __future__ import annotations
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,160 @@
+"""
+Arguments of ``returnn-common run``, and the order of its stages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import CommandError
+from ..recipes import find_recipe
+from .folder import RunFolder
+from .process import Runner, run_python
+from .recipe import BACKENDS, RUN_OPTIONS, Recipe, load_recipe, parse_settings
+
+__all__ = ["add_parser", "add_run_arguments", "main", "run_recipe"]
+
+_AUDIO = (".flac", ".wav", ".ogg")
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """
+    :param subparsers: what ``ArgumentParser.add_subparsers`` gives
+    :return: the parser of this command, which is added there; its ``func`` is :func:`main`
+    """
+    parser = subparsers.add_parser(
+        "run",
+        help="train a recipe on a corpus and evaluate it",
+        description="Prepare a corpus, train a recipe on it with RETURNN, average the last epochs, recognise dev and "
+        "test, and report the word error rates in OUT/results.json and OUT/report.html. Run the same command again "
+        "after an interruption, and it goes on.",
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="name (see 'returnn-common recipes') or path of a .py file")
+    parser.add_argument(
+        "--corpus", metavar="DIR", required=True, help="in the layout of LibriSpeech, or what 'prepare' has made of it"
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
+    add_run_arguments(parser)
+    parser.set_defaults(func=main)
+    return parser
+
+
+def add_run_arguments(parser: argparse.ArgumentParser):
+    """Adds ``--backend`` and ``--set``, which ``demo`` has as well."""
+    parser.add_argument(
+        "--backend", choices=list(BACKENDS), default="torch", help="engine of RETURNN (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set", metavar="OPTION=VALUE", action="append", default=[], help="change an option of the recipe"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """
+    :param args: ``recipe``, ``corpus``, ``out``, ``backend``, ``set``
+    :return: exit status
+    :raises CommandError: if it cannot go on
+    """
+    return run_recipe(args.recipe, corpus=args.corpus, out=args.out, backend=args.backend, settings=args.set)
+
+
+def run_recipe(
+    name: str,
+    *,
+    corpus: str | None,
+    out: str,
+    backend: str = "torch",
+    settings: Sequence[str] = (),
+    make_corpus: Callable[[Path, Any], None] | None = None,
+    runner: Runner = run_python,
+) -> int:
+    """
+    :param name: of the recipe, or its path
+    :param corpus: folder; None: ``make_corpus`` makes one
+    :param out: folder to write to
+    :param backend: of RETURNN
+    :param settings: options of the recipe, each as ``OPTION=VALUE``
+    :param make_corpus: called with the folder to make and with rich's console
+    :param runner: starts RETURNN
+    :return: exit status
+    :raises CommandError: if it cannot go on
+    """
+    from rich.console import Console
+
+    path = find_recipe(name)
+    values = parse_settings(settings, load_recipe(path).defaults)
+    texts = {key: str(value) for key, value in values.items()}
+    recipe = load_recipe(path, options={**texts, "backend": backend})
+    _check_backend(backend)
+    if corpus is not None:
+        _check_corpus(Path(corpus), recipe)
+    asked = {
+        "recipe": name if not name.endswith(".py") else str(path),
+        "backend": backend,
+        "corpus": None if corpus is None else str(Path(corpus).resolve()),
+        "options": {key: value for key, value in recipe.options.items() if key not in RUN_OPTIONS},
+    }
+    folder = RunFolder(Path(out).resolve())
+    console = Console()
+    try:
+        with folder.open(asked, config=path.read_text("utf8")):
+            from .stages import Run
+
+            run = Run(path.stem, folder, recipe, texts, backend, console, runner)
+            if corpus is None:
+                assert make_corpus is not None
+                corpus = str(folder.path / "corpus")
+                if not folder.state.get("prepared"):
+                    make_corpus(Path(corpus), console)
+            _run_stages(run, Path(corpus).resolve())
+    except KeyboardInterrupt:
+        console.print("Interrupted; run the same command again to go on.")
+        return 130
+    return 0
+
+
+def _run_stages(run: Any, corpus: Path):
+    from . import results, stages
+    from .report import write_report_page
+
+    data = stages.prepare(run, corpus)
+    run.recipe.dataset.path = str(data)
+    stages.train(run, data)
+    checkpoint = stages.average(run)
+    stages.recognise(run, data, checkpoint)
+    wer = results.score(run)
+    content = results.write_results(run, wer, checkpoint=checkpoint)
+    write_report_page(run, wer, content)
+    results.show(run, wer)
+
+
+def _check_backend(backend: str):
+    package = BACKENDS[backend]
+    # RETURNN's low-level TensorFlow engine and its JAX engine load their data with PyTorch.
+    needed = [package] if backend in ("torch", "tensorflow-net-dict") else [package, "torch"]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"--backend {backend} needs {' and '.join(missing)}, not installed: pip install 'returnn_common[{package}]'"
+        )
+
+
+def _check_corpus(corpus: Path, recipe: Recipe):
+    """Before the run's folder is made: what cannot work at all."""
+    from .stages import is_prepared
+
+    if not corpus.exists():
+        raise CommandError(f"--corpus {corpus}: no such folder")
+    if not corpus.is_dir():
+        raise CommandError(f"--corpus {corpus}: expected a folder, but it is a file")
+    if not is_prepared(recipe, corpus) and not _has_recordings(corpus):
+        raise CommandError(f"--corpus {corpus}: no recordings ({', '.join(_AUDIO)}) in it")
+
+
+def _has_recordings(folder: Path) -> bool:
+    return any(name.lower().endswith(_AUDIO) for _, _, names in os.walk(folder, followlinks=True) for name in names)

@@ -1,0 +1,120 @@
+"""
+Starts RETURNN, and follows what it logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+__all__ = ["Runner", "returnn_env", "run_python"]
+
+Runner = Callable[..., int]  # as run_python
+
+_POLL_SECONDS = 0.1
+
+# Asks Linux to kill the process when its parent ends, also by kill -9: nothing must go on writing then. This survives
+# exec. Elsewhere, the lock of the run's folder, which the process has as well, keeps the next run out meanwhile.
+_LAUNCHER = f"""
+import ctypes, os, sys
+try:
+    ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}, 0, 0, 0)
+except (AttributeError, OSError):
+    pass
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the process that started this one has ended")
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+def run_python(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    on_line: Callable[[str], None],
+    on_wait: Callable[[], None] = lambda: None,
+    keep_open: int | None = None,
+) -> int:
+    """
+    Runs Python in a process that ends with this one.
+
+    :param arguments: of Python
+    :param cwd: folder to run in
+    :param log: file to which all output is appended
+    :param on_line: called with each line of it
+    :param on_wait: called several times a second
+    :param keep_open: a file that the process inherits
+    :return: exit status
+    :raises KeyboardInterrupt: after the process was ended
+    """
+    with open(log, "ab") as file:
+        start = file.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *arguments],
+            cwd=cwd,
+            env=returnn_env(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            pass_fds=[] if keep_open is None else [keep_open],
+        )
+    try:
+        with open(log, "rb") as file:
+            file.seek(start)
+            rest = b""
+            while True:
+                status = process.poll()  # before reading, so that nothing is missed
+                *lines, rest = (rest + file.read()).split(b"\n")
+                for line in lines:
+                    on_line(line.decode("utf8", "replace"))
+                if status is not None:
+                    if rest:
+                        on_line(rest.decode("utf8", "replace"))
+                    return status
+                on_wait()
+                time.sleep(_POLL_SECONDS)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]):
+    """Ends the process, if it still runs. It can be killed at any moment, but may clean up first."""
+    for send in (lambda: None, process.terminate, process.kill):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            send()
+        # At first, nothing is sent: the terminal's Ctrl-C reaches it as well.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2.0)
+    process.wait()
+
+
+def returnn_env() -> dict[str, str]:
+    """
+    The environment for RETURNN. Without a GPU, it is told so: it would compile for one where it finds the compiler.
+    All cores are used, unless ``OMP_NUM_THREADS`` says otherwise.
+    """
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if not os.path.exists("/dev/nvidia0"):
+        env.setdefault("DISABLE_CUDA", "1")
+    env.setdefault("OMP_NUM_THREADS", str(_num_cores()))
+    # The config imports returnn_common. Where that is no installed package, say where it is.
+    root = str(Path(__file__).resolve().parents[3])
+    if root not in (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+    return env
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return max(len(os.sched_getaffinity(0)), 1)
+    return os.cpu_count() or 1
