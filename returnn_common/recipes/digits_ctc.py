@@ -9,7 +9,8 @@ Runs on each of RETURNN's engines: ``python -m returnn digits_ctc.py ++corpus CO
 import sys
 
 from returnn_common.config import Options
-from returnn_common.datasets import Librispeech, SpeedPerturbation, WordVocab
+from returnn_common.datasets import Librispeech, WordVocab
+from returnn_common.datasets.augment import SpeedPerturbation
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.specaugment import SpecAugment, SpecAugmentPolicy
@@ -84,12 +85,12 @@ task = "train"
 behavior_version = 38
 model = "output/digits_ctc/epoch"
 learning_rate_file = "output/digits_ctc/learning_rates"
-log = [None]
 log_verbosity = 4
 random_seed = options.random_seed
 num_epochs = options.num_epochs
 save_interval = 1
-globals().update(warmup_decay(num_epochs=options.num_epochs, peak=options.peak_learning_rate, warmup_epochs=5))
+warmup_epochs = min(5, options.num_epochs // 2)
+globals().update(warmup_decay(num_epochs=num_epochs, peak=options.peak_learning_rate, warmup_epochs=warmup_epochs))
 gradient_clip_global_norm = 5.0
 if backend == "tensorflow-net-dict":
     optimizer = {"class": "adam"}  # RETURNN's adamw doesn't run with Keras 3 there

@@ -32,14 +32,10 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     if key not in extern_data.data:
         raise ValueError(f"recog_step: default_input is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     source = extern_data[key]
-    hypotheses = model.search(
-        source, in_spatial_dim=source.get_time_dim_tag(), beam_size=config.int("beam_size", 1)
-    )
+    hypotheses = model.search(source, in_spatial_dim=_spatial_dim(source), beam_size=config.int("beam_size", 1))
     (batch_dim,) = hypotheses.scores.remaining_dims([hypotheses.beam_dim])
     run_ctx = nn.get_run_ctx()
-    run_ctx.mark_as_output(
-        hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim]
-    )
+    run_ctx.mark_as_output(hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim])
     run_ctx.mark_as_output(hypotheses.lengths, "lengths", dims=[batch_dim, hypotheses.beam_dim])
     run_ctx.mark_as_output(hypotheses.scores, "scores", dims=[batch_dim, hypotheses.beam_dim])
 
@@ -97,3 +93,8 @@ def _text(ids: Any, vocab: Vocabulary | None) -> str:
     if isinstance(vocab, BytePairEncoding):
         text = f"{text} ".replace("@@ ", "").strip()
     return text
+
+
+def _spatial_dim(tensor: nn.Tensor) -> nn.Dim:
+    (dim,) = [dim for dim in tensor.dims if dim.is_dynamic_seq_length()]
+    return dim
