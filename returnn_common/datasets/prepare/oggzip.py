@@ -98,7 +98,11 @@ def source_digest(split: SplitSource, *, root: Path) -> str:
     digest = hashlib.sha256(f"{_FORMAT}\n".encode())
     for path in split.files:
         stat = path.stat()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        digest.update(
+            f"{path.relative_to(root).as_posix()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(
+                "utf8", "surrogateescape"
+            )
+        )
     return digest.hexdigest()
 
 

@@ -85,10 +85,15 @@ def describe_problems(problems: list[Problem], *, limit: int = 3) -> str:
 def _walk(src: Path):
     """
     Yields (folder, sorted names) for each folder that has recordings or transcripts. Follows links, since corpora are
-    often put together from them, but enters no folder twice.
+    often put together from them, but enters no folder twice. A folder that cannot be read is an error: what is in it
+    would be missing without a word.
     """
+
+    def _raise(error: OSError):
+        raise error
+
     visited = set()
-    for root, folders, names in os.walk(src, followlinks=True):
+    for root, folders, names in os.walk(src, followlinks=True, onerror=_raise):
         real = os.path.realpath(root)
         if real in visited:
             folders.clear()
@@ -143,6 +148,8 @@ def _scan_split(split_name: str, folder: Path, files: list[Path]) -> SplitSource
     texts = _read_transcripts(split, folder, recordings)
 
     def _add_problem(kind: str, name: str, message: str):
+        # File names need not be valid UTF-8, but problems are to be printed.
+        name, message = (text.encode("utf8", "backslashreplace").decode("utf8") for text in (name, message))
         split.problems.append(Problem(kind, f"{split_name}/{name}", message))
 
     for name, paths in sorted(recordings.items()):

@@ -223,6 +223,42 @@ def test_other_rates_and_channels_are_counted(tmp_path):
     assert durations == pytest.approx([0.2, 0.4, 0.2, 0.1])
 
 
+def test_names_that_are_not_utf8(tmp_path):
+    write_split(tmp_path / "src" / "dev")
+    (tmp_path / "src" / "dev" / "1" / "1" / os.fsdecode(b"1-1-\xff.flac")).write_bytes(encode(tone()))
+    report = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    assert report.problems == [
+        Problem("unlisted-recording", "dev/1-1-\\udcff", "no transcript lists 1/1/1-1-\\udcff.flac")
+    ]
+    assert prepare_librispeech(tmp_path / "src", tmp_path / "dest").up_to_date == ["dev"]
+
+
+@pytest.mark.parametrize("text", ["IT'S", '"IT\'S" \\ {} %S', "ÉTÉ 日本 😀", "\\n \\x41"])
+def test_texts_as_returnn_reads_them(tmp_path, text):
+    from returnn.datasets.audio import OggZipDataset
+
+    write_chapter(tmp_path / "src" / "dev" / "1" / "1", {"1-1-0.flac": encode(tone())}, transcript=f"1-1-0 {text}\n")
+    prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    dataset = OggZipDataset(str(tmp_path / "dest" / "dev.zip"), audio=None, targets=None)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(0, 1)
+    assert str(dataset.get_data(0, "raw")) == text
+
+
+def test_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    write_split(tmp_path / "src" / "dev")
+    scandir = os.scandir
+
+    def _scandir(path):
+        if Path(path).name == "2":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", _scandir)
+    with pytest.raises(PermissionError, match="dev/2"):
+        prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+
+
 def test_progress(tmp_path):
     write_split(tmp_path / "src" / "dev")
     write_split(tmp_path / "src" / "test")
