@@ -56,7 +56,7 @@ def _core_dependencies() -> set[str]:
     setup = configparser.ConfigParser()
     setup.read(Path(__file__).resolve().parents[1] / "setup.cfg")
     names = re.findall(r"^[\w-]+", setup["options"]["install_requires"], re.MULTILINE)
-    return {{"dm-tree": "tree"}.get(name, name) for name in names}
+    return {"tree" if name == "dm-tree" else name for name in names}
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:

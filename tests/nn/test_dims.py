@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-
 import numpy as np
 import pytest
-import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from returnn_common import nn
@@ -68,16 +64,3 @@ def test_resolve_feature_dim():
     two = Tensor("x", dims=[feature, nn.FeatureDim("other", 4)], dtype="float32", feature_dim_axis=None)
     with pytest.raises(ValueError, match=r"one feature dim, got 2 of them in Tensor\{'x'"):
         resolve_feature_dim(two)
-
-
-def test_namespace_holds_the_whole_frontend():
-    # Modules are left out: which of them are attributes of the frontend depends on what else has been imported.
-    public = {name for name in dir(rf) if not name.startswith("_") and not isinstance(getattr(rf, name), ModuleType)}
-    assert len(public) > 250
-    assert [name for name in sorted(public) if not hasattr(nn, name)] == []
-    assert {name for name in public if getattr(nn, name) is not getattr(rf, name)} == {"Loss", "dropout"}
-
-
-@pytest.mark.parametrize("name", ["audio", "hooks", "init", "nested"])
-def test_namespace_holds_the_frontends_modules(name):
-    assert getattr(nn, name) is importlib.import_module(f"returnn.frontend.{name}")

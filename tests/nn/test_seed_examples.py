@@ -4,6 +4,8 @@ The way models are written, as people know it from their configs: the sources be
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -73,11 +75,9 @@ LENGTHS = [4, 7]
 
 def _model_class(example: str) -> type[nn.Module]:
     source, class_name, _ = EXAMPLES[example]
-    namespace = {"__name__": "example"}
+    namespace: dict[str, Any] = {"__name__": "example"}
     exec(compile(source, "<example>", "exec"), namespace)
-    cls = namespace[class_name]
-    assert isinstance(cls, type)
-    return cls
+    return namespace[class_name]
 
 
 def _random(*shape: int, seed: int) -> np.ndarray:
