@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pytest
 import returnn.frontend as rf
@@ -63,7 +65,7 @@ def test_labels_step_and_train_flag(engine):
         step = rf.cast(rf.get_run_ctx_step(), "int32")
         return {"emb": (model(labels), [batch_dim, time, model.out_dim]), "step": step, "train": flag}
 
-    kwargs = dict(
+    kwargs: dict[str, Any] = dict(
         inputs={"labels": Input(LABELS, "batch time", sparse="vocab")},
         dims={"time": [5, 3], "vocab": 6},
         make_model=lambda vocab: rf.Embedding(vocab, Dim(3, name="out")),

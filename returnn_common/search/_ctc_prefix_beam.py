@@ -12,7 +12,7 @@ All numbers are finite: NEG stands for minus infinity, since the difference of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,8 @@ class PrefixBeamSearch:
         self.batch_dims = [d for d in self.log_probs.dims if d not in (self.spatial_dim, self.vocab_dim)]
         self.dims = [*self.batch_dims, self.beam_dim]
         self.label_range = _plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
-        self.is_blank = nn.equal(self.label_range, self.blank)
+        self.is_blank = nn.compare(self.label_range, "equal", self.blank)
         self.positions = _plain(nn.range_over_dim(self.spatial_dim, dtype="int32", device=self.device))
-        self.add: Callable[[nn.Tensor, nn.Tensor], nn.Tensor] = nn.log_add_exp if self.use_sum else nn.maximum
 
     def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
@@ -57,14 +56,14 @@ class PrefixBeamSearch:
         log_probs_blank = nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
 
         def frame(t: nn.Tensor | int, state: dict[str, Any]) -> dict[str, Any]:
-            of_frame = (nn.gather(x, indices=t, axis=self.spatial_dim) for x in (log_probs, log_probs_blank))
-            return self._frame(*of_frame, state)
+            at_t = [nn.gather(x, indices=t, axis=self.spatial_dim) for x in (log_probs, log_probs_blank)]
+            return self._frame(at_t[0], at_t[1], state)
 
         state = self._initial_state()
-        num_frames = self.spatial_dim.get_dim_value_tensor()
+        num_frames = nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor())
         if nn.is_executing_eagerly() and not nn.is_static_traceable():
             # Not nn.while_loop: the dims in the scorer's state may grow.
-            for t in range(int(num_frames.raw_tensor)):
+            for t in range(int(num_frames.raw_tensor or 0)):
                 state = frame(t, state)
         else:
 
@@ -77,7 +76,7 @@ class PrefixBeamSearch:
 
     def _initial_state(self) -> dict[str, Any]:
         """The empty prefix, and K - 1 unused entries."""
-        first = nn.equal(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), 0)
+        first = nn.compare(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), "equal", 0)
         state = {
             # Scores of the alignments that end in blank, and of those that end in the last label
             "blank": nn.where(first, self._full(0.0, "float32"), NEG),
@@ -92,7 +91,7 @@ class PrefixBeamSearch:
             # The scorer has a beam from the start, so that the dims of its state's tensors stay as they are.
             bos = nn.set_sparse_dim(self._full(self.bos), self.scorer.vocab_dim)
             scores, lm_state = self.scorer.score(bos, self.scorer.initial_state(batch_dims=self.dims))
-            lm_state = nn.nested.where_nested(lm_state, lm_state, condition=nn.equal(state["length"], 0))
+            lm_state = nn.nested.where_nested(lm_state, lm_state, condition=nn.compare(state["length"], "equal", 0))
             # Scaled log probs: of the last label (in `blank` and `label` too), the next label, end of sentence
             state["lm_last"] = self._full(0.0, "float32")
             state["lm_next"], state["lm_eos"] = self._scaled(scores)
@@ -122,13 +121,15 @@ class PrefixBeamSearch:
         if self.scorer is not None:
             extended += state["lm_next"]
         candidates = nn.where(self.is_blank, self.add(stay_blank, stay_label), extended)
-        scores, (source, label), _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
-        scores, source, label = self._as_beam(scores), self._as_beam(_plain(source)), self._as_beam(_plain(label))
+        scores, indices, _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
+        scores = self._as_beam(scores)
+        assert isinstance(indices, Sequence)
+        source, label = (self._as_beam(_plain(x)) for x in indices)
 
         def take(x: nn.Tensor) -> nn.Tensor:
             return nn.gather(x, indices=source, axis=self.beam_dim)
 
-        extends = nn.not_equal(label, self.blank)
+        extends = nn.compare(label, "not_equal", self.blank)
         length = take(state["length"])
         append = nn.logical_and(nn.compare_bc(self.positions, "equal", length), extends)
         extends_int = nn.cast(extends, "int32")
@@ -163,6 +164,10 @@ class PrefixBeamSearch:
         in_beam = nn.matmul(nn.cast(is_parent, "float32"), nn.cast(is_last, "float32"), reduce=self.beam_dim)
         return arriving, self._as_beam(in_beam)
 
+    def add(self, a: nn.Tensor, b: nn.Tensor) -> nn.Tensor:
+        """of the scores of two sets of alignments: the score of both"""
+        return nn.log_add_exp(a, b) if self.use_sum else nn.combine(a, "maximum", b)
+
     def _as_other(self, x: nn.Tensor) -> nn.Tensor:
         return nn.replace_dim(x, in_dim=self.beam_dim, out_dim=self.other_dim)[0]
 
@@ -179,12 +184,12 @@ class PrefixBeamSearch:
         if self.eos is not None:
             eos = nn.gather(scores, indices=self.eos, axis=lm_dim)
         if lm_dim != self.vocab_dim:
-            indices = nn.set_sparse_dim(self._as_lm_label(self.label_range), lm_dim)
-            scores = nn.gather(scores, indices=nn.minimum(indices, lm_dim.dimension - 1), axis=lm_dim)
+            indices = nn.clip_by_value(self._as_lm_label(self.label_range), 0, _size(lm_dim) - 1)
+            scores = nn.gather(scores, indices=nn.set_sparse_dim(indices, lm_dim), axis=lm_dim)
         return scores, eos
 
     def _as_lm_label(self, label: nn.Tensor) -> nn.Tensor:
-        if self.scorer.vocab_dim.dimension < self.vocab_dim.dimension:
+        if _size(self.scorer.vocab_dim) < _size(self.vocab_dim):
             label = label - nn.cast(label > self.blank, "int32")
         return label
 
@@ -223,6 +228,11 @@ class PrefixBeamSearch:
         return labels, nn.where(possible, scores, float("-inf")), out_dim
 
 
-def _plain(x: nn.Tensor) -> nn.Tensor:
+def _size(dim: nn.Dim) -> int:
+    assert dim.dimension is not None
+    return dim.dimension
+
+
+def _plain(x: Any) -> nn.Tensor:
     """:return: as int32 without sparse dim: net dicts cannot mix tensors with and without. By float, exact to 2**24"""
     return nn.cast(nn.cast(x, "float32"), "int32")

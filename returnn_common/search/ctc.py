@@ -40,13 +40,14 @@ def ctc_greedy_search(
     # Compacting without scatter, which not all engines have: sort the frames to keep to the front, with top_k.
     frames = nn.range_over_dim(spatial_dim, dtype="int32", device=device)
     previous = nn.gather(best, indices=nn.relu(frames - 1), axis=spatial_dim)
-    is_new = nn.logical_or(nn.equal(frames, 0), nn.not_equal(best, previous))
-    keep = nn.logical_and(nn.not_equal(best, blank), is_new)
+    is_new = nn.logical_or(nn.compare(frames, "equal", 0), nn.not_equal(best, previous))
+    keep = nn.logical_and(nn.compare(best, "not_equal", blank), is_new)
     lengths = nn.copy_to_device(nn.reduce_sum(nn.cast(keep, "int32"), axis=spatial_dim), "cpu")
     kept_dim = nn.Dim(lengths, name="labels")
     keys = nn.where(keep, nn.cast(-frames, "float32"), -1e9)
     _, indices, _ = nn.top_k(keys, axis=spatial_dim, k_dim=kept_dim)
     # As floats, since the net dict's expand_dim fails for sparse tensors.
+    assert isinstance(indices, nn.Tensor)
     labels = nn.gather(nn.cast(best, "float32"), indices=indices, axis=spatial_dim)
     labels = nn.where(kept_dim.get_mask(device=device), labels, 0.0)
     labels = nn.set_sparse_dim(nn.cast(nn.expand_dim(labels, beam_dim), "int32"), labels_dim)
@@ -136,7 +137,7 @@ def _check(
         if len(static) != 1:
             raise ValueError(f"{name}: log_probs, expected a feature dim or one static dim, got {log_probs}")
         vocab_dim = static[0]
-    size = vocab_dim.dimension
+    size = vocab_dim.dimension or 0
     if not 0 <= blank < size:
         raise ValueError(f"{name}: blank, expected an index from 0 to {size - 1} of {vocab_dim}, got {blank}")
     if labels_dim is None:
@@ -149,10 +150,10 @@ def _check(
 
 
 def _check_scorer(name: str, scorer: Any, vocab_dim: nn.Dim, bos: int | None, eos: int | None):
-    size = scorer.vocab_dim.dimension
-    if size not in (vocab_dim.dimension, vocab_dim.dimension - 1):
+    size, expected = scorer.vocab_dim.dimension or 0, vocab_dim.dimension or 0
+    if size not in (expected, expected - 1):
         raise ValueError(
-            f"{name}: scorer, expected a vocabulary of {vocab_dim.dimension} labels, or one less (without blank),"
+            f"{name}: scorer, expected a vocabulary of {expected} labels, or one less (without blank),"
             f" got {scorer.vocab_dim}"
         )
     for what, index in (("bos", bos), ("eos", eos)):

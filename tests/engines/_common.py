@@ -126,7 +126,7 @@ class Job:
             raise ValueError(f"the model has no parameters {sorted(unknown)}, only {sorted(params)}")
         values = {}
         for name, param in params.items():
-            shape = tuple(d.dimension for d in param.dims)
+            shape = tuple(d.dimension or 0 for d in param.dims)
             if name in self.params:
                 values[name] = numpy.asarray(self.params[name], dtype=param.dtype)
                 assert values[name].shape == shape, f"{name}: got {values[name].shape}, expected {shape}"

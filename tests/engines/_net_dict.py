@@ -87,9 +87,9 @@ def _run(job: Job) -> Result:
 
 def _mark_output(tensor, name: str) -> str:
     layer = rfl.Layer.top().root.get_new_child(suggested_name=name)
-    out = rfl.make_layer({"class": "copy", "from": tensor}, name=layer)
-    out.raw_tensor.layer_dict["is_output_layer"] = True
-    rfl.Layer.top().root.marked_outputs.append(out)
+    layer_dict = {"class": "copy", "from": tensor, "is_output_layer": True}
+    rfl.Layer.top().root.marked_outputs.append(rfl.make_layer(layer_dict, name=layer))
+    assert layer.name
     return layer.name
 
 

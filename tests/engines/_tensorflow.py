@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import returnn.frontend as rf
 import returnn.tf.compat as tf_compat
@@ -40,7 +42,7 @@ def run(job: Job) -> Result:
             )
             for name, (tensor, order) in outputs.items()
         }
-        wanted = {}
+        wanted: dict[str, Any] = {}
         if loss is not None:
             wanted = {name: variables[name] for name in sorted(trainable)}
             wanted.update({name: tensors[name].raw_tensor for name in job.differentiable()})

@@ -35,6 +35,7 @@ def run(job: Job) -> Result:
     outputs, loss = job.call(model, tensors, dims)
     grads = {}
     if loss is not None:
-        raw = torch.autograd.grad(loss.raw_tensor, list(wanted.values()), allow_unused=True)
+        assert isinstance(loss.raw_tensor, torch.Tensor)
+        raw = torch.autograd.grad([loss.raw_tensor], list(wanted.values()), allow_unused=True)
         grads = {n: (torch.zeros_like(wanted[n]) if g is None else g).numpy() for n, g in zip(wanted, raw, strict=True)}
     return Result(_eager.collect(outputs, to_numpy=lambda x: x.detach().cpu().numpy()), before, grads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy
 import pytest
@@ -26,14 +27,15 @@ class Trigram:
 
     def make_module(self):
         module = nn.Module()
-        module.table = self.parameter = nn.Parameter([self.rows_dim, self.vocab_dim])
+        self.parameter = nn.Parameter([self.rows_dim, self.vocab_dim])
+        setattr(module, "table", self.parameter)  # noqa: B010
         return module
 
     def initial_state(self, *, batch_dims):
         return {"before": nn.constant(self.bos, dims=batch_dims, dtype="int32", sparse_dim=self.vocab_dim)}
 
     def score(self, prev_labels, state):
-        size, table = self.vocab_dim.dimension, self.parameter
+        size, table = len(self.table), self.parameter
         if table is None:
             table = self.table.reshape(size * size, size)
             table = nn.convert_to_tensor(table, dims=[self.rows_dim, self.vocab_dim])
@@ -119,7 +121,7 @@ def test_full_beam_with_scorer(size, frames, blank, eos, recombine):
         scorer, eos, to_lm = Trigram(size, bos=blank), blank, lambda c: c
     else:
         scorer, to_lm = Trigram(size - 1, bos=1), lambda c: c - (c > blank)
-    kwargs = dict(blank=blank, scorer=scorer, recombine=recombine, eos=eos)
+    kwargs: dict[str, Any] = dict(blank=blank, scorer=scorer, recombine=recombine, eos=eos)
     found = search_on_torch(log_probs, lengths, beam_size=200, scorer_scale=0.7, bos=scorer.bos, **kwargs)
     for i, length in enumerate(lengths):
         assert_same(found[i], enumerate_all(log_probs[i, :length], scale=0.7, to_lm=to_lm, **kwargs))
@@ -131,7 +133,7 @@ def test_narrow_beam(beam_size, with_scorer):
     rng = numpy.random.default_rng(beam_size)
     log_probs = random_log_probs(rng, 60, 4, 4)
     lengths = rng.integers(0, 5, 60)
-    kwargs = dict(blank=3)
+    kwargs: dict[str, Any] = dict(blank=3)
     if with_scorer:
         kwargs.update(scorer=Trigram(4, bos=3), eos=3)
     found = search_on_torch(log_probs, lengths, beam_size=beam_size, scorer_scale=1.5 * with_scorer, **kwargs)
@@ -160,8 +162,8 @@ def test_prefix_comes_back_after_its_extension():
 
 
 def _dict_search(log_probs, *, blank, beam_size):
-    add, nothing = numpy.logaddexp, -numpy.inf
-    beam = {(): (0.0, nothing)}
+    add, nothing = numpy.logaddexp, float("-inf")
+    beam: dict[tuple, tuple[float, float]] = {(): (0.0, nothing)}
     for frame in log_probs:
         new = {}
         for prefix, (in_blank, in_label) in beam.items():
@@ -173,7 +175,7 @@ def _dict_search(log_probs, *, blank, beam_size):
                 arrivals.append((prefix + (c,), nothing, before + frame[c]))
             for key, b, n in arrivals:
                 old = new.get(key, (nothing, nothing))
-                new[key] = (add(old[0], b), add(old[1], n))
+                new[key] = (float(add(old[0], b)), float(add(old[1], n)))
         beam = dict(sorted(new.items(), key=lambda kv: -add(*kv[1]))[:beam_size])
     return sorted(((k, add(*v)) for k, v in beam.items()), key=lambda kv: -kv[1])
 
@@ -183,7 +185,7 @@ def test_batch_is_single_and_padding_does_not_matter(with_scorer):
     rng = numpy.random.default_rng(7)
     lengths = [12, 1, 7, 0, 30]
     log_probs = random_log_probs(rng, 5, 30, 6)
-    kwargs = dict(blank=5, beam_size=4)
+    kwargs: dict[str, Any] = dict(blank=5, beam_size=4)
     if with_scorer:
         kwargs.update(scorer=Trigram(6, bos=5), scorer_scale=0.5, eos=5)
     padded = log_probs.copy()
@@ -217,14 +219,14 @@ def test_scorer_scale_zero_ignores_the_scorer():
     log_probs = random_log_probs(numpy.random.default_rng(1), 2, 5, 4)
     scorer = Trigram(4, bos=3)
     scorer.table[:] = -numpy.inf
-    kwargs = dict(blank=3, beam_size=3)
+    kwargs: dict[str, Any] = dict(blank=3, beam_size=3)
     with_scorer = search_on_torch(log_probs, [5, 4], scorer=scorer, **kwargs)
     assert with_scorer == search_on_torch(log_probs, [5, 4], **kwargs)
 
 
 def test_default_bos():
     log_probs = random_log_probs(numpy.random.default_rng(2), 1, 4, 4)
-    common = dict(blank=3, beam_size=5, scorer_scale=1.0)
+    common: dict[str, Any] = dict(blank=3, beam_size=5, scorer_scale=1.0)
 
     def search(**kwargs):
         return search_on_torch(log_probs, [4], **common, **kwargs)
@@ -240,7 +242,7 @@ def test_engines_agree(engine, with_scorer):
     log_probs = random_log_probs(numpy.random.default_rng(11), 3, 3, 4)
     lengths = [3, 1, 2]
     log_probs[1, 1:] = numpy.nan
-    kwargs = dict(blank=3, recombine="sum")
+    kwargs: dict[str, Any] = dict(blank=3, recombine="sum")
     if with_scorer:
         kwargs.update(scorer=Trigram(4, bos=3), eos=3)
 
@@ -297,7 +299,7 @@ def test_engines_agree(engine, with_scorer):
 )
 def test_errors(kwargs, message):
     def func(x, time):
-        args = dict(spatial_dim=time, blank=3, beam_size=2)
+        args: dict[str, Any] = dict(spatial_dim=time, blank=3, beam_size=2)
         with pytest.raises(ValueError, match="ctc_beam_search: " + message):
             ctc_beam_search(x, **{**args, **kwargs})
         return {}
@@ -308,9 +310,11 @@ def test_errors(kwargs, message):
 
 
 def test_wrong_types():
+    array: Any = numpy.zeros((1, 2, 4))
+
     def func(x, labels, time):
         with pytest.raises(TypeError, match="log_probs, expected a Tensor, got ndarray"):
-            ctc_beam_search(numpy.zeros((1, 2, 4)), spatial_dim=time, blank=3, beam_size=1)
+            ctc_beam_search(array, spatial_dim=time, blank=3, beam_size=1)
         with pytest.raises(TypeError, match="log_probs, expected a float tensor, got int32"):
             ctc_beam_search(labels, spatial_dim=time, blank=3, beam_size=1)
         with pytest.raises(ValueError, match="log_probs, expected a feature dim or one static dim, got Tensor"):
