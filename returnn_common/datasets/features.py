@@ -17,27 +17,25 @@ _WINDOW, _STEP, _FFT = 400, 160, 512  # samples: 25 ms, 10 ms
 
 
 def num_frames(num_samples: int) -> int:
-    """
-    The number of frames of :func:`log_mel`: as many whole windows as there are, at least one.
-    """
-    return 1 + max(num_samples - _WINDOW, 0) // _STEP
+    """The number of frames of :func:`log_mel`: one for each 160 samples, the last ones may be fewer."""
+    return -(-num_samples // _STEP)
 
 
 def log_mel(audio: np.ndarray) -> np.ndarray:
     """
-    Natural logarithm of the energies in 80 mel bands from 0 to 8 kHz, windows of 25 ms every 10 ms. Not normalised.
+    Natural logarithm of the energies in 80 mel bands from 0 to 8 kHz, windows of 25 ms every 10 ms, of which the last
+    ones are filled up with zeros. Not normalised.
 
     The triangular filters are those of Huang, Acero and Hon, "Spoken Language Processing" (2001), equation 6.141.
 
-    :param audio: {time}, 16 kHz, samples in [-1, 1]. What is shorter than a window is filled up with zeros.
-    :return: {time', 80}, float32; energies below 1e-10 count as 1e-10
+    :param audio: {time}, 16 kHz, samples in [-1, 1]
+    :return: {frames, 80}, float32, see :func:`num_frames`; energies below 1e-10 count as 1e-10
     :raises ValueError: if it does not have one axis
     """
     if audio.ndim != 1:
         raise ValueError(f"log_mel: expected audio with the shape [time], got {list(audio.shape)}")
-    if len(audio) < _WINDOW:
-        audio = np.pad(audio, (0, _WINDOW - len(audio)))
-    windows = np.lib.stride_tricks.sliding_window_view(audio, _WINDOW)[::_STEP]
+    padded = np.pad(audio, (0, _WINDOW - 1))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_STEP]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
     spectrum = np.fft.rfft(windows * hann, _FFT, axis=-1)
     energies = (spectrum.real**2 + spectrum.imag**2) @ _mel_filters()
@@ -51,8 +49,7 @@ def _mel_filters() -> np.ndarray:
     """
     top = 1125.0 * np.log(1 + SAMPLE_RATE / 2 / 700)
     mels = np.linspace(0.0, top, NUM_MELS + 2)
-    # In float32, as in RETURNN, whose filters the model uses.
-    centers = (700.0 * (np.exp(mels / 1125) - 1) * _FFT / SAMPLE_RATE).astype("float32").astype("float64")
+    centers = 700.0 * (np.exp(mels / 1125) - 1) * _FFT / SAMPLE_RATE
     bins = np.arange(_FFT // 2 + 1)[:, None]
     left, center, right = centers[:-2], centers[1:-1], centers[2:]
     rising, falling = (bins - left) / (center - left), (right - bins) / (right - center)
