@@ -2,100 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy
 import pytest
+from returnn.frontend.decoder.transformer import TransformerDecoder
 
 from returnn_common import nn
 from returnn_common.search import ctc_beam_search
 from tests.engines import ENGINES, Input, run_on
-
-
-class Trigram:
-    """A scorer whose state matters: it remembers the label before the last one."""
-
-    def __init__(self, size, *, bos, seed=0):
-        rng = numpy.random.default_rng(seed)
-        table = rng.standard_normal((size, size, size)).astype("float32") * 2
-        self.table = table - numpy.log(numpy.exp(table).sum(-1, keepdims=True))  # [label before, previous, next]
-        self.bos = bos
-        self.vocab_dim = nn.Dim(size, name="lm-vocab")
-        self.rows_dim = nn.Dim(size * size, name="lm-rows")
-        self.parameter = None  # instead of a constant: in a net dict, a constant cannot be an array
-
-    def make_module(self):
-        module = nn.Module()
-        self.parameter = nn.Parameter([self.rows_dim, self.vocab_dim])
-        setattr(module, "table", self.parameter)  # noqa: B010
-        return module
-
-    def initial_state(self, *, batch_dims):
-        return {"before": nn.constant(self.bos, dims=batch_dims, dtype="int32", sparse_dim=self.vocab_dim)}
-
-    def score(self, prev_labels, state):
-        size, table = len(self.table), self.parameter
-        if table is None:
-            table = self.table.reshape(size * size, size)
-            table = nn.convert_to_tensor(table, dims=[self.rows_dim, self.vocab_dim])
-        # By float: an int32 with a sparse dim and one without it do not mix in a net dict.
-        row = nn.cast(nn.cast(state["before"], "float32") * float(size) + nn.cast(prev_labels, "float32"), "int32")
-        log_probs = nn.gather(table, indices=nn.set_sparse_dim(row, self.rows_dim), axis=self.rows_dim)
-        return log_probs, {"before": prev_labels}
-
-    def total(self, labels, eos):
-        """reference"""
-        seq = [self.bos, self.bos, *labels] + ([eos] if eos is not None else [])
-        return sum(self.table[seq[i - 2], seq[i - 1], seq[i]] for i in range(2, len(seq)))
-
-
-def enumerate_all(log_probs, *, blank, recombine="sum", scorer=None, scale=0.0, eos=None, to_lm=lambda c: c):
-    """:return: labels -> score, of all alignments of log_probs [T, V]"""
-    num_frames, size = log_probs.shape
-    scores = {}
-    for path in itertools.product(range(size), repeat=num_frames):
-        labels = tuple(c for c, _ in itertools.groupby(path) if c != blank)
-        score = float(sum(log_probs[t, c] for t, c in enumerate(path)))
-        scores.setdefault(labels, []).append(score)
-    add = numpy.logaddexp.reduce if recombine == "sum" else max
-    scores = {labels: float(add(ls)) for labels, ls in scores.items()}
-    if scorer is not None:
-        scores = {k: v + scale * scorer.total([to_lm(c) for c in k], eos) for k, v in scores.items()}
-    return {k: v for k, v in scores.items() if v > -numpy.inf}
-
-
-def random_log_probs(rng, batch, frames, size):
-    x = rng.standard_normal((batch, frames, size)) * rng.choice([0.5, 2.0, 5.0], (batch, 1, 1))
-    return (x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))).astype("float32")
-
-
-def search_on_torch(log_probs, lengths, **kwargs):
-    """:return: n-best list of each batch entry"""
-    found = []
-
-    def func(x, time):
-        hyps = ctc_beam_search(x, spatial_dim=time, **kwargs)
-        found.extend(hyps.nbest(i) for i in range(len(log_probs)))
-        return {}
-
-    dims = {"time": list(lengths), "vocab": log_probs.shape[-1]}
-    run_on("torch", func, {"x": Input(log_probs, "batch time vocab")}, dims)
-    return found
-
-
-def assert_same(nbest, expected, *, exact=True):
-    """order and scores; equal scores may come in any order"""
-    assert len({tuple(labels) for _, labels in nbest}) == len(nbest), "one label sequence twice"
-    scores = [score for score, _ in nbest]
-    assert scores == sorted(scores, reverse=True)
-    for score, labels in nbest:
-        assert score <= expected[tuple(labels)] + 1e-4
-        if exact:
-            assert score == pytest.approx(expected[tuple(labels)], abs=1e-4)
-    if exact:
-        assert len(nbest) == len(expected)
-        numpy.testing.assert_allclose(scores, sorted(expected.values(), reverse=True), atol=1e-4)
+from tests.search.ctc_reference import (
+    Trigram,
+    assert_same,
+    dict_search,
+    enumerate_all,
+    random_log_probs,
+    search_on_torch,
+)
 
 
 @pytest.mark.parametrize("recombine", ["sum", "max"])
@@ -156,28 +79,9 @@ def test_prefix_comes_back_after_its_extension():
     log_probs = random_log_probs(rng, 200, 9, 3)
     found = search_on_torch(log_probs, [9] * 200, blank=2, beam_size=3)
     for i in range(200):
-        expected = _dict_search(log_probs[i].astype("float64"), blank=2, beam_size=3)
+        expected = dict_search(log_probs[i].astype("float64"), blank=2, beam_size=3)
         assert [labels for _, labels in found[i]] == [list(k) for k, _ in expected]
         numpy.testing.assert_allclose([s for s, _ in found[i]], [s for _, s in expected], atol=1e-4)
-
-
-def _dict_search(log_probs, *, blank, beam_size):
-    add, nothing = numpy.logaddexp, float("-inf")
-    beam: dict[tuple, tuple[float, float]] = {(): (0.0, nothing)}
-    for frame in log_probs:
-        new = {}
-        for prefix, (in_blank, in_label) in beam.items():
-            total = add(in_blank, in_label)
-            arrivals = [(prefix, total + frame[blank], nothing)]
-            arrivals += [(prefix, nothing, in_label + frame[prefix[-1]])] if prefix else []
-            for c in set(range(len(frame))) - {blank}:
-                before = in_blank if prefix and prefix[-1] == c else total
-                arrivals.append((prefix + (c,), nothing, before + frame[c]))
-            for key, b, n in arrivals:
-                old = new.get(key, (nothing, nothing))
-                new[key] = (float(add(old[0], b)), float(add(old[1], n)))
-        beam = dict(sorted(new.items(), key=lambda kv: -add(*kv[1]))[:beam_size])
-    return sorted(((k, add(*v)) for k, v in beam.items()), key=lambda kv: -kv[1])
 
 
 @pytest.mark.parametrize("with_scorer", [False, True])
@@ -276,6 +180,52 @@ def test_engines_agree(engine, with_scorer):
         used = [(score, labels) for score, labels in nbest if score > -numpy.inf]
         assert all(score == -numpy.inf and not labels for score, labels in nbest[len(used) :])
         assert_same(used, expected)
+
+
+def test_scorer_with_growing_state():
+    """
+    A Transformer: its state's dims grow, each hypothesis has its own length.
+
+    Only on PyTorch: graph loops have fixed dims, and JAX's cum_concat_step gives zeros for lengths per batch entry.
+    """
+
+    class Scorer:
+        def __init__(self, model):
+            self.model, self.vocab_dim = model, model.vocab_dim
+
+        def initial_state(self, *, batch_dims):
+            return self.model.default_initial_state(batch_dims=batch_dims)
+
+        def score(self, prev_labels, state):
+            logits, state = self.model(prev_labels, state=state, spatial_dim=nn.single_step_dim)
+            return nn.log_softmax(logits, axis=self.vocab_dim), state
+
+        def total(self, labels, eos):
+            """reference: the whole sequence at once"""
+            spatial_dim = nn.Dim(len(labels) + 1, name="labels")
+            seq = numpy.array([3, *labels], dtype="int32")
+            seq = nn.convert_to_tensor(seq, dims=[spatial_dim], sparse_dim=self.vocab_dim)
+            logits, _ = self.model(seq, state=self.initial_state(batch_dims=()), spatial_dim=spatial_dim)
+            log_probs = nn.log_softmax(logits, axis=self.vocab_dim)
+            log_probs = log_probs.copy_compatible_to_dims_raw([spatial_dim, self.vocab_dim]).detach().numpy()
+            return sum(log_probs[i, c] for i, c in enumerate([*labels, eos]))
+
+    def make_model():
+        dims = dict(vocab_dim=nn.Dim(4, name="lm-vocab"), model_dim=nn.Dim(8, name="model"))
+        return TransformerDecoder(encoder_dim=None, num_layers=2, num_heads=2, **dims)
+
+    log_probs = random_log_probs(numpy.random.default_rng(0), 4, 3, 4)
+    lengths = [3, 1, 2, 0]
+
+    def func(model, x, time):
+        kwargs: dict[str, Any] = dict(blank=3, scorer=Scorer(model), eos=3)
+        hyps = ctc_beam_search(x, spatial_dim=time, beam_size=60, scorer_scale=0.8, **kwargs)
+        for i, length in enumerate(lengths):
+            assert_same(hyps.nbest(i), enumerate_all(log_probs[i, :length], scale=0.8, **kwargs))
+        return {}
+
+    dims = {"time": lengths, "vocab": 4}
+    run_on("torch", func, {"x": Input(log_probs, "batch time vocab")}, dims, make_model=make_model)
 
 
 @pytest.mark.parametrize(
