@@ -17,6 +17,7 @@ from returnn_common.models.specaugment import SpecAugment, SpecAugmentPolicy
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
+from returnn_common.training.resume import exact_resume
 
 options = Options(
     corpus="data",
@@ -91,6 +92,7 @@ num_epochs = options.num_epochs
 save_interval = 1
 warmup_epochs = min(5, options.num_epochs // 2)
 globals().update(warmup_decay(num_epochs=num_epochs, peak=options.peak_learning_rate, warmup_epochs=warmup_epochs))
+globals().update(exact_resume())
 gradient_clip_global_norm = 5.0
 if backend == "tensorflow-net-dict":
     optimizer = {"class": "adam"}  # RETURNN's adamw doesn't run with Keras 3 there

@@ -1,10 +1,11 @@
 """
-Exact resuming of a training on RETURNN's TensorFlow engines (low-level and layers).
+Exact resuming of a training on RETURNN's TensorFlow engines (low-level and layers) and its PyTorch engine.
 
-An interrupted training that goes on should end as if nothing had happened. On PyTorch and JAX, RETURNN's engines see to
-that. The two TensorFlow engines save no state of the optimizer, so that Adam, for example, starts with empty moments;
-and the low-level one draws random numbers (dropout, SpecAugment) from generators whose state can't be saved.
-``globals().update(exact_resume())`` in a config mends both; on the other engines it changes nothing.
+An interrupted training that goes on should end as if nothing had happened. On JAX, RETURNN's engine sees to that. The
+two TensorFlow engines save no state of the optimizer, so that Adam, for example, starts with empty moments; and the
+low-level one draws random numbers (dropout, SpecAugment) from generators whose state can't be saved. On PyTorch, the
+random numbers of an epoch depend on whether its data loader is a new one. ``globals().update(exact_resume())`` in a
+config mends all of it; on JAX it changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def exact_resume() -> dict[str, Any]:
     With each model ``model.NNN``, the TensorFlow engines then save the optimizer's variables as ``model.NNN.opt``
     (those of the last two epochs are kept, as PyTorch's engine does it), and load them when a training goes on.
     They are written before the model, so that each model that RETURNN finds has them. On the low-level engine, random
-    numbers in training become a function of ``random_seed`` and the global step, except within loops.
+    numbers in training become a function of ``random_seed`` and the global step, except within loops. The PyTorch engine
+    seeds its random numbers at the right moment of each epoch.
 
     :return: the option ``startup_callback``, which RETURNN calls before it makes its engine
     """
@@ -46,6 +48,10 @@ def _startup(*, config: Any, **_fwd_compat: Any) -> None:
         from returnn.tf.engine import Engine as LayersEngine
 
         _extend_layers_engine(LayersEngine)
+    elif BackendEngine.get_selected_engine() == BackendEngine.Torch:
+        from returnn.torch.engine import Engine as TorchEngine
+
+        _extend_torch_engine(TorchEngine)
 
 
 def _extend(cls: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -109,6 +115,31 @@ def _extend_layers_engine(cls: Any) -> None:
 
     _extend(cls, "init_train_epoch", _init_train_epoch)
     _extend(cls, "save_model", _save_model)
+
+
+def _extend_torch_engine(cls: Any) -> None:
+    def _on_epoch_start(method: Callable[..., Any]) -> Callable[..., Any]:
+        def _extended(self: Any, *, dataset_name: str) -> None:
+            # The engine has seeded already, but before it got the iterator of its data loader, which draws a number
+            # where it is a new one: in the first epoch, or in the one with which a training goes on.
+            if dataset_name == "train":
+                _seed_epoch(self)
+            method(self, dataset_name=dataset_name)
+
+        return _extended
+
+    _extend(cls, "_on_epoch_start", _on_epoch_start)
+
+
+def _seed_epoch(engine: Any) -> None:
+    """As RETURNN's engine seeds each epoch."""
+    import returnn.frontend as rf
+    from returnn.util.math import merge_random_seeds
+
+    seeds = [engine.epoch, engine.global_train_step, engine.config.int("random_seed", 42)]
+    if engine._torch_distributed_ctx:
+        seeds.append(engine._torch_distributed_ctx.rank())
+    rf.set_random_seed(merge_random_seeds(seeds))
 
 
 def _save(engine: Any, updater: Any, session: Any) -> None:
