@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = argv[0] if argv and argv[0] in _COMMANDS else None
     args = _make_parser(command).parse_args(argv)
     try:
-        return args.func(args)
+        status = args.func(args)
+        sys.stdout.flush()
+        return status
     except CommandError as error:
         print(f"returnn-common {command}: {error}", file=sys.stderr)
         return error.exit_status

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def run_recipe(
                     make_corpus(Path(corpus), console)
             _run_stages(run, Path(corpus).resolve())
     except KeyboardInterrupt:
-        console.print("Interrupted; run the same command again to go on.")
+        print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
 

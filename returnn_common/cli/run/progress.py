@@ -170,8 +170,8 @@ def epoch_losses(learning_rates: Path, epoch: int) -> dict[str, float]:
     """
     :param learning_rates: RETURNN's learning-rate file
     :param epoch: from 1
-    :return: losses of that epoch as "DATASET LOSS", "train" first, without totals where there are single ones; nothing where the file
-        cannot be read
+    :return: losses of that epoch as "DATASET LOSS", "train" first, without totals where there are single ones;
+        nothing where the file cannot be read
     """
     try:
         scores = read_scores(learning_rates).get(epoch, {})

@@ -76,7 +76,7 @@ def load_recipe(path: Path, *, options: Mapping[str, str] | None = None) -> Reci
         raise CommandError(f"recipe {path}: {type(error).__name__}: {error}") from error
     kinds = {"options": Options, "dataset": object, "num_epochs": int}
     for name, kind in kinds.items():
-        if not isinstance(namespace.get(name), kind) or namespace[name] is None:
+        if namespace.get(name) is None or not isinstance(namespace[name], kind):
             raise CommandError(
                 f"recipe {path}: expected a global {name!r}" + f" of type {kind.__name__}" * (kind is not object)
             )

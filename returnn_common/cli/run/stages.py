@@ -85,6 +85,8 @@ def prepare(run: Run, corpus: Path) -> Path:
     :return: folder of the prepared corpus
     :raises CommandError: if there is nothing in it, a split is missing, or transcripts do not fit the vocabulary
     """
+    from ...datasets import check_transcripts
+
     prepared = is_prepared(run.recipe, corpus)
     data = corpus if prepared else run.folder.data
     if run.folder.state.get("prepared"):
@@ -100,7 +102,7 @@ def prepare(run: Run, corpus: Path) -> Path:
     try:
         dataset.check()
         for split in run.recipe.splits:
-            _check_transcripts(dataset, split)
+            check_transcripts(dataset.vocab, dataset.get_references(split))
     except (ValueError, OSError) as error:
         raise CommandError(f"corpus {corpus}: {error}") from error
     run.folder.update(prepared=True)
@@ -123,15 +125,6 @@ def _prepare_librispeech(run: Run, corpus: Path, data: Path):
     lines = [*report.notes(), *(f"skipped: {p.name}: {p.message} [{p.kind}]" for p in report.problems)]
     for line in lines:
         run.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_transcripts(dataset: Any, split: str):
-    from ...datasets.vocab import check_transcripts
-
-    references = dataset.get_references(split)
-    check_transcripts(dataset.vocab, references)
-    if not any(text.strip() for text in references.values()):
-        raise ValueError(f"split {split}: all transcripts are empty")
 
 
 def train(run: Run, data: Path):
