@@ -72,7 +72,7 @@ def ctc_beam_search(
     """
     Prefix beam search: frame by frame, over label sequences (prefixes) instead of alignments.
 
-    Graves 2012, "Supervised Sequence Labelling with Recurrent Neural Networks", section 7.5.3, and
+    Graves 2012, "Supervised Sequence Labelling with Recurrent Neural Networks", "prefix search decoding", and
     Hannun et al. 2014, https://arxiv.org/abs/1408.2873, algorithm 1; with a scorer, log-linear:
     `score = CTC + scorer_scale * scorer`, also when the beam is pruned.
 
@@ -86,7 +86,7 @@ def ctc_beam_search(
     :param scorer: e.g. a language model, with `vocab_dim`, `initial_state(*, batch_dims)` and
         `score(prev_labels, state) -> (log_probs, new_state)`. Its vocabulary is V (what it has in the place of
         blank, e.g. `eos`, is never a label), or V without blank
-        (the others in the same order). Dims that grow in its state, like a Transformer's, need an eager engine
+        (the others in the same order). Dims that grow in its state, like a Transformer's, need PyTorch
     :param scorer_scale: weight of the scorer; with 0, it is ignored
     :param recombine: "sum" over the alignments of a label sequence, or "max", its best alignment
     :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0
