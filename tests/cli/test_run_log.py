@@ -89,7 +89,7 @@ def test_error_lines_of_an_exception():
         "(Excluded thread.)",
         "\x1b[31;1mEXCEPTION\x1b[0m",
         "\x1b[34mTraceback (most recent call last):\x1b[0m",
-        '  \x1b[34;1mFile\x1b[0m \x1b[36m"returnn/tensor/tensor.py"\x1b[0m, \x1b[34mline\x1b[0m 115, in Tensor.__init__',
+        '  \x1b[34;1mFile\x1b[0m \x1b[36m"returnn/tensor.py"\x1b[0m, \x1b[34mline\x1b[0m 115, in Tensor.__init__',
         "    line: raise ValueError",
         "    locals:",
         "\x1b[31mValueError\x1b[0m: Tensor dtype needs to be specified\n",
@@ -97,7 +97,7 @@ def test_error_lines_of_an_exception():
         "elapsed: 0:00:01",
     ]
     expected = [
-        'File "returnn/tensor/tensor.py", line 115, in Tensor.__init__',
+        'File "returnn/tensor.py", line 115, in Tensor.__init__',
         "ValueError: Tensor dtype needs to be specified",
     ]
     assert error_lines(lines) == expected
