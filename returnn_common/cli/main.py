@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # such as a full disk
+        print(f"returnn-common {command}: {error}", file=sys.stderr)
+        return 1
 
 
 def _make_parser(command: str | None) -> argparse.ArgumentParser:

@@ -69,6 +69,13 @@ def test_what_cannot_work(arguments, message, corpus, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_file_system_that_fails(corpus, tmp_path, capsys):
+    (tmp_path / "state.json").mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    assert main(["run", "digits_ctc", "--corpus", str(corpus), "--out", str(tmp_path)]) == 1
+    assert "Is a directory: " in capsys.readouterr().err
+
+
 def test_backend_that_is_not_installed(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command_module.importlib.util, "find_spec", lambda name: None)
     stderr = _error(capsys, "digits_ctc", "--corpus", str(corpus), "--out", str(tmp_path / "x"), "--backend", "jax")

@@ -22,13 +22,15 @@ class _Bar:
     :param console: of rich
     :param text: at the left
     :param columns: further ones of rich
+    :param announce: printed instead of the bar where there is no terminal
     """
 
-    def __init__(self, console: Any, text: str, *columns: Any):
+    def __init__(self, console: Any, text: str, *columns: Any, announce: bool = True):
         from rich.progress import BarColumn, Progress, TextColumn
 
         self.console = console
         self.on_terminal = console.is_terminal
+        self._announce = text if announce else None
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -37,9 +39,11 @@ class _Bar:
             transient=True,
             disable=not self.on_terminal,
         )
-        self._task = self._progress.add_task(text, total=1.0, note="")
+        self._task = self._progress.add_task(text, total=1.0, note="starting RETURNN")
 
     def __enter__(self):
+        if not self.on_terminal and self._announce:
+            self._print(self._announce)
         self._progress.start()
         return self
 
@@ -68,7 +72,7 @@ class TrainProgress(_Bar):
     ):
         from rich.progress import TextColumn
 
-        super().__init__(console, "training", TextColumn("{task.fields[note]}", markup=False))
+        super().__init__(console, "training", TextColumn("{task.fields[note]}", markup=False), announce=False)
         self._num_epochs = num_epochs
         self._learning_rates = learning_rates
         self._clock = clock
@@ -159,8 +163,6 @@ class CountProgress(_Bar):
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
         super().__init__(console, text, MofNCompleteColumn(), TimeRemainingColumn())
-        if not self.on_terminal:
-            self._print(text)
 
     def __call__(self, done: int, total: int, *_what: object):
         self._update(completed=done, total=total)
