@@ -26,8 +26,8 @@ def exact_resume() -> dict[str, Any]:
     With each model ``model.NNN``, the TensorFlow engines then save the optimizer's variables as ``model.NNN.opt``
     (those of the last two epochs are kept, as PyTorch's engine does it), and load them when a training goes on.
     They are written before the model, so that each model that RETURNN finds has them. On the low-level engine, random
-    numbers in training become a function of ``random_seed`` and the global step, except within loops. The PyTorch engine
-    seeds its random numbers at the right moment of each epoch.
+    numbers in training become a function of ``random_seed`` and the global step, except within loops. The PyTorch
+    engine seeds its random numbers at the right moment of each epoch.
 
     :return: the option ``startup_callback``, which RETURNN calls before it makes its engine
     """

@@ -1,8 +1,9 @@
-"""Resuming on the TensorFlow engines: an interrupted training ends as if undisturbed."""
+"""Resuming: an interrupted training ends as if undisturbed."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ task = "train"
 behavior_version = 38
 batch_size = 10
 num_epochs = 3
-model = "model"
+model = "./model"
 learning_rate_file = "learning_rates"
 optimizer = {"class": "adam", "epsilon": 1e-8}
 tf_log_dir = None
@@ -75,9 +76,9 @@ def _train(folder: Path, backend: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "tensorflow-net-dict"])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "tensorflow-net-dict"])
 def test_interrupted_is_undisturbed(backend, tmp_path):
-    pytest.importorskip("tensorflow")
+    pytest.importorskip(backend.partition("-")[0])
     from returnn.datasets.hdf import SimpleHDFWriter
 
     undisturbed, interrupted = tmp_path / "undisturbed", tmp_path / "interrupted"
@@ -90,17 +91,20 @@ def test_interrupted_is_undisturbed(backend, tmp_path):
     writer.close()
     _train(undisturbed, backend)
     optimizer_states = {file.name for file in undisturbed.iterdir() if ".opt." in file.name}
-    assert optimizer_states == {
-        f"model.00{epoch}.opt.{suffix}" for epoch in (2, 3) for suffix in ("index", "data-00000-of-00001")
-    }
+    suffixes = ["pt"] if backend == "torch" else ["index", "data-00000-of-00001"]
+    assert optimizer_states == {f"model.00{epoch}.opt.{suffix}" for epoch in (2, 3) for suffix in suffixes}
 
     # What kill -9 leaves while model.003 is being written: TensorFlow renames the .index into place last.
     shutil.copytree(undisturbed, interrupted)
-    (interrupted / "model.003.index").unlink()
-    (interrupted / "model.003.meta").unlink()
-    (interrupted / "model.003.data-00000-of-00001").write_bytes(b"half")
+    if backend == "torch":
+        (interrupted / "model.003.pt").rename(interrupted / "model.003.pt.tmp_write")
+    else:
+        (interrupted / "model.003.index").unlink()
+        (interrupted / "model.003.meta").unlink()
+        (interrupted / "model.003.data-00000-of-00001").write_bytes(b"half")
     log = _train(interrupted, backend)
-    assert "model.002.opt" in log and "epoch 3 score" in log and "epoch 2 score" not in log
+    assert re.search("(start|train) epoch 3", log) and not re.search("(start|train) epoch 2", log)
+    assert backend == "torch" or "Load optimizer" in log
 
     expected, actual = (read_checkpoint(folder / "model.003") for folder in (undisturbed, interrupted))
     assert expected.step == actual.step > 6
@@ -118,15 +122,17 @@ def test_no_optimizer_state(tmp_path):
         _restore(None, None, str(tmp_path / "model.001"))
 
 
-@pytest.mark.parametrize("task, engine", [("train", "Torch"), ("train", "Jax"), ("forward", "TensorFlow")])
+@pytest.mark.parametrize("task, engine", [("train", "Jax"), ("forward", "Torch"), ("forward", "TensorFlow")])
 def test_elsewhere_it_changes_nothing(task, engine, monkeypatch):
     pytest.importorskip("tensorflow")
+    pytest.importorskip("torch")
     import returnn.tf.engine
     import returnn.tf.engine_rf
+    import returnn.torch.engine
     from returnn.config import Config
     from returnn.util.basic import BackendEngine
 
-    classes = [returnn.tf.engine.Engine, returnn.tf.engine_rf.Engine]
+    classes = [returnn.tf.engine.Engine, returnn.tf.engine_rf.Engine, returnn.torch.engine.Engine]
     before = [dict(vars(cls)) for cls in classes]
     monkeypatch.setattr(BackendEngine, "get_selected_engine", lambda: getattr(BackendEngine, engine))
     assert exact_resume() == {"startup_callback": _startup}
