@@ -48,7 +48,8 @@ globals().update(dataset.get_config_opts())
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 60 * 16_000}
 max_seqs = 16
-torch_dataloader_opts = {"num_workers": 1}
+if options.backend == "torch":
+    torch_dataloader_opts = {"num_workers": 1}
 
 
 # Model
