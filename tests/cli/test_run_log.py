@@ -93,12 +93,14 @@ def test_error_lines_of_an_exception():
         "    line: raise ValueError",
         "    locals:",
         "\x1b[31mValueError\x1b[0m: Tensor dtype needs to be specified\n",
+        "  and more",
         "Quitting",
         "elapsed: 0:00:01",
     ]
     expected = [
         'File "returnn/tensor.py", line 115, in Tensor.__init__',
         "ValueError: Tensor dtype needs to be specified",
+        "  and more",
     ]
     assert error_lines(lines) == expected
 

@@ -101,14 +101,17 @@ def error_lines(lines: Iterable[str], *, num: int = 6) -> list[str]:
     kept: list[str] = []
     frame = ""
     start = 0
+    in_message = False  # whose further lines may be indented
     for line in lines:
         line = _ANSI.sub("", line).rstrip()
         if line.lstrip().startswith('File "') and line[0].isspace():
             frame = line.strip()
-        elif line and not line[0].isspace() and not _NOISE.match(line):
+            in_message = False
+        elif line and (in_message or not line[0].isspace()) and not _NOISE.match(line):
             if frame and _EXCEPTION.match(line):
                 start = len(kept)
                 kept.append(frame)
                 frame = ""
+                in_message = True
             kept.append(line)
     return kept[start:][:num] if start else kept[-num:]
