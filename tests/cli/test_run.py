@@ -14,8 +14,8 @@ from returnn_common.cli import main
 from returnn_common.cli.errors import CommandError
 from returnn_common.cli.run import command as command_module
 from returnn_common.cli.run import run_recipe
-from returnn_common.recog import write_nbest
 from returnn_common.training.checkpoints import read_checkpoint
+from tests.cli.fake_returnn import FakeReturnn
 from tests.cli.tiny import SMALL, SPLITS, make_corpus
 
 SETTINGS = SMALL[1::2]
@@ -130,49 +130,6 @@ def test_corpus_of_empty_transcripts(tmp_path, capsys):
     assert "split 'dev' has no recording with a transcript (2 problems, first: dev/dev-1-0000: " in stderr
 
 
-class FakeReturnn:
-    """
-    In place of RETURNN: writes what RETURNN would write, so that the stages around it are real.
-
-    :param fail_at: at which call to be interrupted
-    """
-
-    def __init__(self, fail_at: int | None = None):
-        self.calls: list[tuple[str, dict[str, str]]] = []
-        self.fail_at = fail_at
-
-    def __call__(self, arguments, *, cwd, log, on_line, on_wait=lambda: None, keep_open=None) -> int:
-        assert arguments[0] == "-m" and Path(arguments[2]).is_file() and cwd.is_dir()
-        options = {key.removeprefix("++"): value for key, value in zip(arguments[3::2], arguments[4::2], strict=True)}
-        self.calls.append((arguments[1], options))
-        with open(log, "a") as file:
-            file.write("net params #: 1234\n")
-        on_wait()
-        if len(self.calls) == self.fail_at:
-            raise KeyboardInterrupt
-        {"train": self.train, "forward": self.forward}[options["task"]](options)
-        return 0
-
-    def train(self, options: dict[str, str]):
-        import torch
-
-        rates = []
-        for epoch in range(1, int(options["num_epochs"]) + 1):
-            params = {"weight": torch.full([2], float(epoch))}
-            torch.save({"model": params, "epoch": epoch, "step": epoch}, f"{options['model']}.{epoch:03}.pt")
-            rates.append(f"{epoch}: EpochData(learningRate=0.{epoch}, error={{'dev_loss_ctc': {epoch}.5}}),\n")
-        Path(options["learning_rate_file"]).write_text("{\n" + "".join(rates) + "}\n")
-
-    def forward(self, options: dict[str, str]):
-        num = SPLITS[options["recog_split"]]
-        tags = [f"{options['recog_split']}-1-{index:04}" for index in range(num)]
-        write_nbest(options["recog_output_file"], {tag: [(0.0, "ONE")] for tag in tags[1:]})
-
-    @property
-    def tasks(self) -> list[str]:
-        return [options["task"] + options.get("recog_split", "") for _, options in self.calls]
-
-
 def _run(corpus: Path, out: Path, runner: FakeReturnn, **options) -> int:
     options = {"settings": SETTINGS, **options}
     return run_recipe("digits_ctc", corpus=str(corpus), out=str(out), runner=runner, **options)
@@ -206,6 +163,7 @@ def test_stages(corpus, tmp_path, capsys):
         assert results["wer"][split] == pytest.approx(100 * wrong / errors["reference_words"], abs=1e-3)
     page = (tmp_path / "report.html").read_text()
     assert "digits_ctc" in page and "dev-1-0000" in page
+    assert page.count("<svg") == 3  # losses, learning rates, an utterance
     out = capsys.readouterr().out
     assert f"{results['wer']['test']:.2f}" in out and str(tmp_path / "report.html") in out
     assert "1 of 2 references have no hypothesis" in out
@@ -286,6 +244,8 @@ def test_net_dict(corpus, tmp_path):
     runner = FakeReturnn()
     _run(corpus, tmp_path, runner, backend="tensorflow-net-dict")
     assert [module for module, _ in runner.calls] == ["returnn", *["returnn_common.recog.net_dict"] * 2]
+    # Counted in the checkpoint: what the engine logs is too much.
+    assert json.loads((tmp_path / "results.json").read_text())["num_parameters"] == 2
 
 
 def test_broken_recording_is_skipped(corpus, tmp_path, capsys):

@@ -258,11 +258,12 @@ def recognise(run: Run, data: Path, checkpoint: Path):
 def count_parameters(run: Run, checkpoint: Path) -> int:
     """
     :param checkpoint: without suffix
-    :return: how many parameters the model has, as RETURNN logs it; if it does not, as many as are in the checkpoint
+    :return: how many parameters the model has, as RETURNN logs it; for TensorFlow layers, where that includes the state
+        of random generators, as many as are in the checkpoint
     """
     from ...training.checkpoints import read_checkpoint
 
-    if run.folder.train_log.is_file():
+    if run.folder.train_log.is_file() and run.backend != "tensorflow-net-dict":
         with open(run.folder.train_log, encoding="utf8", errors="replace") as file:
             found = parse_num_parameters(file)
         if found:
