@@ -38,7 +38,9 @@ class Options:
         try:
             return self.__dict__["_values"][name]
         except KeyError:
-            raise AttributeError(f"no option {name!r}, there are {', '.join(self.__dict__.get('_values', ()))}") from None
+            raise AttributeError(
+                f"no option {name!r}, there are {', '.join(self.__dict__.get('_values', ()))}"
+            ) from None
 
     def __repr__(self) -> str:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"

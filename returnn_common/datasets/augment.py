@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Augment", "Chain", "Gain", "SpeedPerturbation", "utterance_rng"]
+__all__ = ["Augment", "Chain", "Gain", "Noise", "SpeedPerturbation", "utterance_rng"]
 
 
 class Augment(Protocol):
@@ -82,6 +82,29 @@ class Gain:
     def __call__(self, audio: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
         """see the module"""
         return audio * np.float32(10 ** (rng.uniform(self.low_db, self.high_db) / 20))
+
+
+class Noise:
+    """
+    White noise, at a random distance below the utterance's own level (root mean square).
+
+    :param low_db: smallest signal-to-noise ratio in decibels; it is drawn uniformly
+    :param high_db: greatest one
+    :raises ValueError: if they are not in order
+    """
+
+    def __init__(self, low_db: float, high_db: float):
+        if not -math.inf < low_db <= high_db < math.inf:
+            raise ValueError(f"Noise: expected low_db <= high_db, got {low_db!r} and {high_db!r}")
+        self.low_db, self.high_db = low_db, high_db
+
+    def __repr__(self) -> str:
+        return f"Noise({self.low_db!r}, {self.high_db!r})"
+
+    def __call__(self, audio: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
+        """see the module"""
+        level = np.sqrt(np.mean(np.square(audio))) * 10 ** (-rng.uniform(self.low_db, self.high_db) / 20)
+        return audio + np.float32(level) * rng.standard_normal(len(audio), dtype="float32")
 
 
 class Chain:

@@ -31,7 +31,7 @@ class CtcModel(nn.Module):
     def __init__(
         self,
         *,
-        encoder: nn.Module,
+        encoder: nn.Encoder,
         vocab_dim: nn.Dim,
         features: LogMel | None,
         specaugment: SpecAugment | None = None,
@@ -81,7 +81,8 @@ class CtcModel(nn.Module):
 
         :param source: see :func:`encode`
         :param targets: label indices ``{batch, labels}``
-        :return: "ctc", "ctc_LAYER" for each further head (per label, natural log), "impossible" (share of the utterances)
+        :return: "ctc", "ctc_LAYER" for each further head (per label, natural log),
+            "impossible" (share of the utterances)
         """
         collected = {} if self.aux_layers else None
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
@@ -120,7 +121,7 @@ def make_ctc_model(
     in_dim: int | nn.Dim | None,
     vocab_dim: int | nn.Dim,
     *,
-    encoder: nn.Module | None = None,
+    encoder: nn.Encoder | None = None,
     specaugment: str | SpecAugment | None = "LD",
     aux_layers: Sequence[int] = (),
 ) -> CtcModel:
@@ -143,7 +144,7 @@ def make_ctc_model(
         encoder = make_conformer_encoder(in_dim)
     elif encoder.in_dim != in_dim:
         raise ValueError(f"make_ctc_model: encoder takes {encoder.in_dim}, but in_dim is {in_dim}")
-    num_layers = len(encoder.layers)
+    num_layers = len(getattr(encoder, "layers", ()))
     for layer in aux_layers:
         if not 1 <= layer < num_layers:
             raise ValueError(f"make_ctc_model: aux layer {layer!r} is not one of 1..{num_layers - 1}")

@@ -34,12 +34,19 @@ class LogMel(nn.Module):
 
     :param out_dim: number of mel filters, between 0 and 8000 Hz; 80 in most publications
     :param normalize: mean 0 and variance 1 for each utterance and filter, over the valid frames only
+    :param frequency_warp: in training, the filters of each utterance are moved as for a vocal tract that is up to this
+        share longer or shorter (Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech
+        recognition"; 0.1 there); 0: never
+    :raises ValueError: for a warp out of [0, 0.5)
     """
 
-    def __init__(self, out_dim: int | nn.Dim = 80, *, normalize: bool = True):
+    def __init__(self, out_dim: int | nn.Dim = 80, *, normalize: bool = True, frequency_warp: float = 0.0):
         super().__init__()
+        if not 0.0 <= frequency_warp < 0.5:
+            raise ValueError(f"LogMel: expected 0 <= frequency_warp < 0.5, got {frequency_warp}")
         self.out_dim = nn.as_dim(out_dim, name="log-mel")
         self.normalize = normalize
+        self.frequency_warp = frequency_warp
 
     def __call__(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
@@ -56,15 +63,39 @@ class LogMel(nn.Module):
             source, in_spatial_dim=padded_dim, frame_step=_STEP, frame_length=_WINDOW, fft_length=_FFT
         )
         magnitude = nn.abs(spectrum)
-        filters = nn.convert_to_tensor(
-            mel_filters(self.out_dim.dimension), dims=[frequency_dim, self.out_dim], dtype=magnitude.dtype
+        power = magnitude * magnitude
+        mel = nn.cond(
+            bool(self.frequency_warp) and nn.get_run_ctx().is_train_flag_enabled(func=LogMel.__call__),
+            lambda: nn.matmul(power, self._warped_filters(source, padded_dim, frequency_dim), reduce=frequency_dim),
+            lambda: nn.matmul(
+                power,
+                _constant(mel_filters(self.out_dim.dimension), [frequency_dim, self.out_dim], power),
+                reduce=frequency_dim,
+            ),
         )
-        mel = nn.matmul(magnitude * magnitude, filters, reduce=frequency_dim)
         features = nn.log(nn.maximum(mel, _LOG_FLOOR))
         features.feature_dim = self.out_dim
         if self.normalize:
             features = normalize_features(features, spatial_dim=frames_dim)
         return features, frames_dim
+
+    def _warped_filters(self, source: nn.Tensor, time_dim: nn.Dim, frequency_dim: nn.Dim) -> nn.Tensor:
+        """:return: ``{batch, frequency, mel}``: triangles as in :func:`mel_filters`, with each utterance's own edges"""
+        batch_dims = source.remaining_dims(time_dim)
+        limit = float(np.log1p(self.frequency_warp))
+        factor = nn.exp(
+            nn.random_uniform(batch_dims, minval=-limit, maxval=limit, dtype=source.dtype, device=source.device)
+        )
+        edges = _mel_edges(self.out_dim.dimension).astype("float32")
+        lower, center, upper = (
+            _warp(nn.expand_dims(_constant(edge, [self.out_dim], source), batch_dims), factor)
+            for edge in (edges[:-2], edges[1:-1], edges[2:])
+        )
+        frequency = _constant(_frequencies().astype("float32"), [frequency_dim], source)
+        frequency = nn.expand_dims(frequency, batch_dims + [self.out_dim])
+        rising = (frequency - lower) / (center - lower)
+        falling = (upper - frequency) / (upper - center)
+        return nn.maximum(nn.minimum(rising, falling), 0.0)
 
 
 def normalize_features(source: nn.Tensor, *, spatial_dim: nn.Dim, epsilon: float = 1e-5) -> nn.Tensor:
@@ -91,11 +122,38 @@ def mel_filters(num_filters: int, *, max_frequency: float = SAMPLING_RATE / 2) -
     :param max_frequency: in Hz
     :return: float32, shape (257 frequencies, ``num_filters``)
     """
-    frequencies = np.arange(_FFT // 2 + 1) * (SAMPLING_RATE / _FFT)
-    centers = _mel_to_hertz(np.linspace(0.0, _hertz_to_mel(max_frequency), num_filters + 2))
-    rising = (frequencies[:, None] - centers[None, :-2]) / (centers[1:-1] - centers[:-2])
-    falling = (centers[None, 2:] - frequencies[:, None]) / (centers[2:] - centers[1:-1])
+    frequencies = _frequencies()
+    edges = _mel_edges(num_filters, max_frequency=max_frequency)
+    rising = (frequencies[:, None] - edges[None, :-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[None, 2:] - frequencies[:, None]) / (edges[2:] - edges[1:-1])
     return np.maximum(0.0, np.minimum(rising, falling)).astype("float32")
+
+
+def _frequencies() -> np.ndarray:
+    """in Hz, of the spectrum's bins"""
+    return np.arange(_FFT // 2 + 1) * (SAMPLING_RATE / _FFT)
+
+
+def _mel_edges(num_filters: int, *, max_frequency: float = SAMPLING_RATE / 2) -> np.ndarray:
+    """in Hz: filter i rises from edge i to i + 1, and falls to i + 2"""
+    return _mel_to_hertz(np.linspace(0.0, _hertz_to_mel(max_frequency), num_filters + 2))
+
+
+_WARP_KNEE = 4800.0  # Hz; above, the warp bends so that the highest frequency stays where it is (equation 1, F_hi)
+
+
+def _warp(frequency: nn.Tensor, factor: nn.Tensor) -> nn.Tensor:
+    """Jaitly and Hinton 2013, equation 1; frequency in Hz up to 8000"""
+    nyquist = SAMPLING_RATE / 2
+    knee = nn.minimum(factor, 1.0) * _WARP_KNEE
+    start = knee / factor
+    low = frequency * factor
+    high = nyquist - (nyquist - frequency) * ((nyquist - knee) / (nyquist - start))
+    return nn.where(frequency <= start, low, high)
+
+
+def _constant(values: np.ndarray, dims: list[nn.Dim], like: nn.Tensor) -> nn.Tensor:
+    return nn.convert_to_tensor(values, dims=dims, dtype=like.dtype, device=like.device)
 
 
 def _hertz_to_mel(frequency):

@@ -90,7 +90,11 @@ class SpecAugment(nn.Module):
         lengths = _lengths(spatial_dim, like=source)
         if policy.time_warp:
             source = _time_warp(
-                source, batch_dims=batch_dims, spatial_dim=spatial_dim, lengths=lengths, max_shift=policy.time_warp * ramp
+                source,
+                batch_dims=batch_dims,
+                spatial_dim=spatial_dim,
+                lengths=lengths,
+                max_shift=policy.time_warp * ramp,
             )
         if policy.num_time_masks and policy.time_width and policy.time_fraction:
             max_width = nn.minimum(lengths * policy.time_fraction, float(policy.time_width)) * ramp
@@ -102,12 +106,17 @@ class SpecAugment(nn.Module):
             size = nn.convert_to_tensor(float(feature_dim.dimension), dtype=source.dtype)
             max_width = nn.minimum(size, float(policy.frequency_width) * ramp)
             masked = _random_masks(
-                batch_dims, axis=feature_dim, size=size, max_width=max_width, num=policy.num_frequency_masks, like=source
+                batch_dims,
+                axis=feature_dim,
+                size=size,
+                max_width=max_width,
+                num=policy.num_frequency_masks,
+                like=source,
             )
             source = nn.where(masked, 0.0, source)
         return source
 
-    def _ramp(self) -> nn.Tensor | float:
+    def _ramp(self):
         """0 before start_step, 1 from full_step on."""
         if not self.full_step:
             return 1.0
@@ -142,17 +151,20 @@ def _random_masks(
     start = nn.floor(_uniform(dims, like=like) * (size - width + 1.0))
     start = nn.minimum(start, size - width)
     position = nn.cast(nn.range_over_dim(axis, device=like.device), like.dtype)
-    inside = nn.logical_and(
-        nn.compare_bc(position, ">=", start), nn.compare_bc(position, "<", start + width)
-    )
+    inside = nn.logical_and(nn.compare_bc(position, ">=", start), nn.compare_bc(position, "<", start + width))
     return nn.reduce_any(inside, axis=masks_dim)
 
 
 def _time_warp(
-    source: nn.Tensor, *, batch_dims: list[nn.Dim], spatial_dim: nn.Dim, lengths: nn.Tensor, max_shift: nn.Tensor | float
+    source: nn.Tensor,
+    *,
+    batch_dims: list[nn.Dim],
+    spatial_dim: nn.Dim,
+    lengths: nn.Tensor,
+    max_shift: nn.Tensor | float,
 ) -> nn.Tensor:
     """
-    Moves a random point by up to ``max_shift`` frames, and stretches both sides linearly, ends fixed (section 2, item 1).
+    Moves a random point by up to ``max_shift`` frames, and stretches both sides linearly, ends fixed (section 2, 1.).
     Utterances too short for it (not longer than twice the shift) are shifted by less.
     """
     # The point lies in (W, length - W), so a shift by less than W keeps the order of time.
@@ -160,10 +172,11 @@ def _time_warp(
     point = max_shift + _uniform(batch_dims, like=source) * nn.maximum(lengths - 1.0 - 2.0 * max_shift, 0.0)
     target = point + (2.0 * _uniform(batch_dims, like=source) - 1.0) * max_shift
     position = nn.cast(nn.range_over_dim(spatial_dim, device=source.device), source.dtype)
+    position = nn.expand_dims(position, batch_dims)
     before = position * (point / nn.maximum(target, 1e-3))
     rest = lengths - 1.0 - target
     after = point + (position - target) * ((lengths - 1.0 - point) / nn.maximum(rest, 1e-3))
-    origin = nn.where(nn.compare_bc(position, "<=", target), before, after)
+    origin = nn.where(position <= target, before, after)
     origin = nn.maximum(nn.minimum(origin, lengths - 1.0), 0.0)
     left = nn.floor(origin)
     right = nn.minimum(left + 1.0, lengths - 1.0)

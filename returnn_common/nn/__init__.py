@@ -27,8 +27,10 @@ from returnn.tensor import batch_dim as batch_dim
 from returnn.tensor import single_step_dim as single_step_dim
 
 from ._dropout import dropout as dropout
+from .batch_norm import BatchNorm as BatchNorm
 from .dims import FeatureDim as FeatureDim
 from .dims import SpatialDim as SpatialDim
 from .dims import any_feature_dim as any_feature_dim
 from .dims import as_dim as as_dim
+from .encoder import Encoder as Encoder
 from .loss import Loss as Loss

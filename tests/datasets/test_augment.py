@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from returnn_common.datasets.augment import Chain, Gain, SpeedPerturbation, utterance_rng
+from returnn_common.datasets.augment import Chain, Gain, Noise, SpeedPerturbation, utterance_rng
 
 
 def _sine(frequency: float, *, seconds: float = 2.0) -> np.ndarray:
@@ -75,7 +75,9 @@ def test_chain_is_one_after_the_other():
     np.testing.assert_array_equal(changed, expected)
 
 
-@pytest.mark.parametrize("augment", [SpeedPerturbation(0.8, 1.25), Gain(-6, 6), Chain(Gain(-1, 1), Gain(0, 2))])
+@pytest.mark.parametrize(
+    "augment", [SpeedPerturbation(0.8, 1.25), Gain(-6, 6), Noise(0, 9), Chain(Gain(-1, 1), Gain(0, 2))]
+)
 def test_repr_pickle_and_input_untouched(augment):
     audio = _sine(440)
     before = audio.copy()
@@ -110,3 +112,19 @@ def test_utterance_rng():
     assert _draw(1, 2, "a") == _draw(1, 2, "a")
     assert len({_draw(1, 2, "a"), _draw(2, 2, "a"), _draw(1, 3, "a"), _draw(1, 2, "b"), _draw(12, 2, "a")}) == 5
     assert _draw(0, 1, "1-1-0000") == pytest.approx(0.3266598414734495)  # the same in every process
+
+
+def test_noise_has_the_level():
+    audio = 0.3 * np.sin(np.arange(20_000, dtype="float32"))
+    for ratio in (0, 20):
+        noise = Noise(ratio, ratio)(audio, rng=_rng()) - audio
+        measured = 10 * np.log10(np.mean(audio**2) / np.mean(noise**2))
+        np.testing.assert_allclose(measured, ratio, atol=0.2)
+    assert Noise(10, 30)(audio, rng=_rng()).dtype == np.float32
+    np.testing.assert_array_equal(Noise(10, 30)(np.zeros(9, "float32"), rng=_rng()), 0)
+
+
+@pytest.mark.parametrize("bounds", [(3, 2), (float("nan"), 3), (0, float("inf"))])
+def test_noise_bounds(bounds):
+    with pytest.raises(ValueError, match="Noise: expected low_db <= high_db, got"):
+        Noise(*bounds)

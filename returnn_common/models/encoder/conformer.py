@@ -92,7 +92,7 @@ def _make_subsampling(in_dim: nn.Dim, factor: int) -> ConformerConvSubsample:
 
 def _make_conv_norm(name: str, dim: nn.Dim) -> nn.Module:
     if name == "batch":
-        return nn.BatchNorm(dim, use_mask=True)
+        return nn.BatchNorm(dim)
     if name == "layer":
         return nn.LayerNorm(dim)
     raise ValueError(f"conformer: expected conv_norm 'batch' or 'layer', got {name!r}")

@@ -1,0 +1,188 @@
+"""Log-mel against NumPy, on every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from returnn_common import nn
+from returnn_common.models.features import LogMel, mel_filters, normalize_features
+from tests.engines import ENGINES, Input, run_on
+
+LENGTHS = [2000, 1, 159, 160, 161, 400, 733]
+
+
+def _audio(fill: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    audio = np.full((len(LENGTHS), max(LENGTHS)), fill, "float32")
+    for row, length in zip(audio, LENGTHS, strict=True):
+        row[:length] = rng.normal(size=length) * 0.1
+    return audio
+
+
+def _reference(samples: np.ndarray, num_filters: int) -> np.ndarray:
+    """frame by frame, straight from the definition"""
+    samples = samples.astype("float64")
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
+    frames = []
+    for start in range(0, len(samples), 160):
+        frame = samples[start : start + 400]
+        frame = np.pad(frame, (0, 400 - len(frame))) * window
+        power = np.abs(np.fft.rfft(frame, 512)) ** 2
+        frames.append(np.log(np.maximum(power @ mel_filters(num_filters), 1e-10)))
+    return np.array(frames)
+
+
+def _run(engine: str, audio: np.ndarray, *, lengths=None, normalize: bool):
+    def func(model, x, time):
+        features, frames = model(x, in_spatial_dim=time)
+        return {"features": (features, [nn.batch_dim, frames, model.out_dim])}
+
+    return run_on(
+        engine,
+        func,
+        {"x": Input(audio, "batch time")},
+        {"time": lengths or LENGTHS},
+        make_model=lambda: LogMel(12, normalize=normalize),
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equals_numpy(engine: str):
+    audio = _audio(fill=1e3)  # what lies in the padding must not matter
+    result = _run(engine, audio, normalize=False)
+    lengths = result.outputs["features"].lengths[1]
+    assert list(lengths) == [-(-n // 160) for n in LENGTHS]
+    for i, n in enumerate(LENGTHS):
+        expected = _reference(audio[i, :n], 12)
+        np.testing.assert_allclose(result["features"][i, : lengths[i]], expected, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_normalization_over_valid_frames_only(engine: str):
+    result = _run(engine, _audio(fill=1e3), normalize=True)["features"]
+    for i, n in enumerate(LENGTHS):
+        frames = -(-n // 160)
+        expected = _reference(_audio()[i, :n], 12)
+        expected = (expected - expected.mean(0)) / np.sqrt(expected.var(0) + 1e-5)
+        np.testing.assert_allclose(result[i, :frames], expected, atol=2e-2 if frames > 1 else 1e-3)
+
+
+def test_batch_equals_single():
+    audio = _audio(fill=-7.0)
+    batched = _run("torch", audio, normalize=True)["features"]
+    for i, n in enumerate(LENGTHS):
+        single = _run("torch", audio[i : i + 1, :n], lengths=[n], normalize=True)["features"]
+        np.testing.assert_allclose(batched[i, : single.shape[1]], single[0], atol=1e-4)
+
+
+def test_close_to_returnns_own():
+    """where both have a frame: the window and the scale are the same, the filters differ a little in their edges"""
+
+    def func(x, time):
+        mel = nn.FeatureDim("mel", 80)
+        features, frames = nn.audio.log_mel_filterbank_from_raw(x, in_spatial_dim=time, out_dim=mel, log_base=np.e)
+        return {"features": (features, [nn.batch_dim, frames, mel])}
+
+    audio = np.random.default_rng(1).normal(size=(1, 16000)).astype("float32") * 0.1
+    theirs = run_on("torch", func, {"x": Input(audio, "batch time")}, {"time": [16000]})["features"][0]
+    ours = _reference(audio[0], 80)[: len(theirs)]
+    # Filters below 300 Hz are narrower than a bin, so that the exact edges decide there.
+    assert np.abs(ours - theirs)[:, 20:].mean() < 0.05
+
+
+def test_silence_is_finite():
+    result = _run("torch", np.zeros((1, 3200), "float32"), lengths=[3200], normalize=True)["features"]
+    np.testing.assert_array_equal(result, 0.0)
+
+
+def test_channel_axis_is_squeezed_and_others_refused():
+    def func(model, x, time, channel):
+        features, frames = model(x, in_spatial_dim=time)
+        return {"features": (features, [nn.batch_dim, frames, model.out_dim])}
+
+    audio = _audio()
+    expected = _run("torch", audio, normalize=True)["features"]
+    result = run_on(
+        "torch",
+        func,
+        {"x": Input(audio[:, :, None], "batch time channel")},
+        {"time": LENGTHS, "channel": 1},
+        make_model=lambda: LogMel(12),
+    )
+    np.testing.assert_allclose(result["features"], expected, atol=1e-5)
+
+    def two_channels(model, x, time, channel):
+        x.feature_dim = channel
+        return func(model, x, time, channel)
+
+    with pytest.raises(ValueError, match="LogMel: expected raw audio with one channel, got .*channel"):
+        run_on(
+            "torch",
+            two_channels,
+            {"x": Input(np.repeat(audio[:, :, None], 2, axis=2), "batch time channel")},
+            {"time": LENGTHS, "channel": 2},
+            make_model=lambda: LogMel(12),
+        )
+
+
+def test_not_audio():
+    def func(model, x, time):
+        model(x, in_spatial_dim=nn.SpatialDim("other"))
+
+    with pytest.raises(ValueError, match="LogMel: expected raw audio with the dim .*other"):
+        run_on("torch", func, {"x": Input(_audio(), "batch time")}, {"time": LENGTHS}, make_model=LogMel)
+
+
+def test_filters():
+    filters = mel_filters(80)
+    assert filters.shape == (257, 80)
+    assert filters.min() == 0.0 and filters.max() <= 1.0
+    peaks = filters.argmax(0)
+    assert (np.diff(peaks) >= 0).all() and peaks[-1] < 256
+    np.testing.assert_allclose(filters[3:-13].sum(1), 1.0, atol=1e-5)  # neighbours overlap by half
+
+
+def test_epsilon_changes_the_scale():
+    def func(x, time, feat):
+        return {"y": (normalize_features(x, spatial_dim=time, epsilon=10.0), [nn.batch_dim, time, feat])}
+
+    x = np.random.default_rng(0).normal(size=(1, 50, 3)).astype("float32")
+    y = run_on("torch", func, {"x": Input(x, "batch time feat")}, {"time": [50], "feat": 3})["y"]
+    np.testing.assert_allclose(y, (x - x.mean(1)) / np.sqrt(x.var(1) + 10.0), atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frequency_warp(engine: str):
+    """in training, each utterance gets filters of its own, moved within the limit; in evaluation none is moved"""
+    lengths = [1600] * 6
+    rng = np.random.default_rng(0)
+    tone = np.sin(2 * np.pi * 2000 * np.arange(1600) / 16000) + 1e-3 * rng.normal(size=1600)
+    audio = np.tile(tone.astype("float32"), (6, 1))
+
+    def func(model, x, time):
+        features, frames = model(x, in_spatial_dim=time)
+        return {"features": (features, [nn.batch_dim, frames, model.out_dim])}
+
+    def run(train: bool, warp: float) -> np.ndarray:
+        return run_on(
+            engine,
+            func,
+            {"x": Input(audio, "batch time")},
+            {"time": lengths},
+            make_model=lambda: LogMel(40, normalize=False, frequency_warp=warp),
+            train=train,
+        )["features"]
+
+    unmoved = run(False, 0.2)
+    np.testing.assert_allclose(unmoved, run(True, 0.0), atol=1e-4)
+    assert len({row.tobytes() for row in unmoved}) == 1
+    # The tone's filter goes up when the filters go down. 2000 Hz is mel 1521 of 2840, so filter 21 of 40.
+    peaks = run(True, 0.2)[:, 3].argmax(-1)
+    assert unmoved[0, 3].argmax() in (20, 21)
+    assert len(set(peaks)) > 1 and set(peaks) <= set(range(16, 26))
+
+
+def test_bad_warp():
+    with pytest.raises(ValueError, match="LogMel: expected 0 <= frequency_warp < 0.5, got 0.7"):
+        LogMel(frequency_warp=0.7)
