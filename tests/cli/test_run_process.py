@@ -98,9 +98,11 @@ def _wait_for(condition):
 def test_environment(monkeypatch):
     monkeypatch.delenv("DISABLE_CUDA", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     env = returnn_env()
     assert env.get("DISABLE_CUDA") == (None if os.path.exists("/dev/nvidia0") else "1")
     assert 1 <= int(env["OMP_NUM_THREADS"]) <= (os.cpu_count() or 1)
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("DISABLE_CUDA", "0")
     assert (returnn_env()["OMP_NUM_THREADS"], returnn_env()["DISABLE_CUDA"]) == ("7", "0")
