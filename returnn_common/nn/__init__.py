@@ -4,7 +4,7 @@ RETURNN's frontend in one namespace, with the few generic pieces that it lacks.
 Use it as ``from returnn_common import nn``. It holds everything of :mod:`returnn.frontend` (``nn.Module``,
 ``nn.Linear``, ``nn.relu``, ``nn.while_loop``, ``nn.nested``, ...), the classes of :mod:`returnn.tensor`, and our own:
 
-- dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, and :data:`any_feature_dim`
+- dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, :func:`get_spatial_dim`, and :data:`any_feature_dim`
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
 
@@ -32,5 +32,6 @@ from .dims import FeatureDim as FeatureDim
 from .dims import SpatialDim as SpatialDim
 from .dims import any_feature_dim as any_feature_dim
 from .dims import as_dim as as_dim
+from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
 from .loss import Loss as Loss

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from returnn.tensor import Dim, Tensor
 
-__all__ = ["FeatureDim", "SpatialDim", "any_feature_dim", "as_dim", "resolve_feature_dim"]
+__all__ = ["FeatureDim", "SpatialDim", "any_feature_dim", "as_dim", "get_spatial_dim", "resolve_feature_dim"]
 
 
 any_feature_dim = Dim(None, name="any-feature-dim", kind=Dim.Types.Feature, special=True)
@@ -51,6 +51,18 @@ def as_dim(size: int | Dim, *, name: str) -> Dim:
     if isinstance(size, Dim):
         return size
     return Dim(_checked_size(size, what=name), name=name)
+
+
+def get_spatial_dim(source: Tensor) -> Dim:
+    """
+    :param source: batch of sequences, such as an entry of RETURNN's extern_data
+    :return: its only dim with lengths
+    :raises ValueError: if there is none, or more than one
+    """
+    candidates = [dim for dim in source.dims if dim.is_dynamic_seq_length()]
+    if len(candidates) != 1:
+        raise ValueError(f"get_spatial_dim: expected one dim with lengths, got {len(candidates)} in {source}")
+    return candidates[0]
 
 
 def resolve_feature_dim(source: Tensor) -> Dim:

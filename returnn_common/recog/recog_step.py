@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from returnn.config import get_global_config
 from returnn.datasets.util.vocabulary import BytePairEncoding, Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
@@ -21,7 +22,8 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     RETURNN's ``forward_step``: runs ``model.search(...)``, and marks its hypotheses as outputs,
     "labels" ``{batch, beam, labels}`` and "scores" ``{batch, beam}``, best first.
 
-    Reads ``default_input`` (default "data") and ``beam_size`` (default 1) from the config.
+    Reads ``default_input`` (default "data"), ``beam_size`` (default 1) and ``recog_posteriors_file`` from the config;
+    with the latter, also marks "log_probs" ``{batch, time', labels and blank}`` (of models that have such).
 
     :param model: with a method ``search``, see DESIGN's model contract
     :param extern_data: the batch
@@ -32,22 +34,33 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     if key not in extern_data.data:
         raise ValueError(f"recog_step: default_input is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     source = extern_data[key]
-    hypotheses = model.search(source, in_spatial_dim=_spatial_dim(source), beam_size=config.int("beam_size", 1))
+    spatial_dim = nn.get_spatial_dim(source)
+    hypotheses = model.search(source, in_spatial_dim=spatial_dim, beam_size=config.int("beam_size", 1))
     (batch_dim,) = hypotheses.scores.remaining_dims([hypotheses.beam_dim])
     run_ctx = nn.get_run_ctx()
     run_ctx.mark_as_output(hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim])
     run_ctx.mark_as_output(hypotheses.lengths, "lengths", dims=[batch_dim, hypotheses.beam_dim])
     run_ctx.mark_as_output(hypotheses.scores, "scores", dims=[batch_dim, hypotheses.beam_dim])
+    if config.value("recog_posteriors_file", None):
+        log_probs, out_spatial_dim = model.log_probs(source, in_spatial_dim=spatial_dim)
+        run_ctx.mark_as_output(log_probs, "log_probs", dims=[batch_dim, out_spatial_dim, model.labels_dim])
 
 
 def recog_callback() -> RecogCallback:
     """
     RETURNN's ``forward_callback``: writes n-best lists.
 
-    Reads ``recog_output_file`` (default "nbest.py.gz") and ``default_target`` from the config.
+    Reads ``recog_output_file`` (default "nbest.py.gz"), ``recog_posteriors_file`` (default none), and the vocabulary,
+    ``extern_data[target]["vocab"]``, from the config. Without a vocabulary, the text is the labels' indices.
     """
     config = get_global_config()
-    return RecogCallback(config.value("recog_output_file", "nbest.py.gz"))
+    target = config.typed_value("extern_data", {}).get(config.value("target", "classes"), {})
+    vocab = target.get("vocab")
+    return RecogCallback(
+        config.value("recog_output_file", "nbest.py.gz"),
+        vocab=Vocabulary.create_vocab(**vocab) if isinstance(vocab, dict) else vocab,
+        posteriors_path=config.value("recog_posteriors_file", None),
+    )
 
 
 class RecogCallback(ForwardCallbackIface):
@@ -56,12 +69,14 @@ class RecogCallback(ForwardCallbackIface):
     as ``{seq_tag: [(score, text), ...]}``, best first, see :func:`write_nbest`.
 
     :param path: gzip if it ends in ".gz"
-    :param vocab: None: the one of the labels' sparse dim
+    :param vocab: None: the one of the labels' sparse dim, if any
+    :param posteriors_path: for the first utterance's ``tag``, ``log_probs`` and ``labels``, as .npz; None: not written
     """
 
-    def __init__(self, path: str, *, vocab: Vocabulary | None = None):
+    def __init__(self, path: str, *, vocab: Vocabulary | None = None, posteriors_path: str | None = None):
         self.path = path
         self.vocab = vocab
+        self.posteriors_path = posteriors_path
         self.entries: dict[str, list[tuple[float, str]]] = {}
 
     def process_seq(self, *, seq_tag: str, outputs: nn.TensorDict) -> None:
@@ -72,6 +87,8 @@ class RecogCallback(ForwardCallbackIface):
         """
         if seq_tag in self.entries:
             raise ValueError(f"recog_callback: {seq_tag!r} comes twice in the dataset")
+        if self.posteriors_path and not self.entries:
+            self._write_posteriors(seq_tag, outputs)
         labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
         entries = []
@@ -80,6 +97,12 @@ class RecogCallback(ForwardCallbackIface):
                 continue  # the beam was wider than the number of hypotheses
             entries.append((float(score), _text(ids[:length], vocab)))
         self.entries[seq_tag] = entries
+
+    def _write_posteriors(self, seq_tag: str, outputs: nn.TensorDict) -> None:
+        vocab: Any = self.vocab or outputs["labels"].sparse_dim.vocab
+        log_probs = np.asarray(outputs["log_probs"].raw_tensor)
+        labels = [*(vocab.labels if vocab else map(str, range(log_probs.shape[-1] - 1))), "blank"]
+        np.savez(self.posteriors_path, tag=seq_tag, log_probs=log_probs, labels=labels)
 
     def finish(self) -> None:
         """Writes the file."""
@@ -94,7 +117,3 @@ def _text(ids: Any, vocab: Vocabulary | None) -> str:
         text = f"{text} ".replace("@@ ", "").strip()
     return text
 
-
-def _spatial_dim(tensor: nn.Tensor) -> nn.Dim:
-    (dim,) = [dim for dim in tensor.dims if dim.is_dynamic_seq_length()]
-    return dim

@@ -29,9 +29,9 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     targets = _entry(extern_data, config.value("target", "classes"), option="target")
     losses = model.losses(
         source,
-        in_spatial_dim=_spatial_dim(source),
+        in_spatial_dim=nn.get_spatial_dim(source),
         targets=targets,
-        targets_spatial_dim=_spatial_dim(targets),
+        targets_spatial_dim=nn.get_spatial_dim(targets),
     )
     for name, loss in losses.items():
         nn.get_run_ctx().mark_as_loss(
@@ -49,7 +49,3 @@ def _entry(extern_data: nn.TensorDict, key: str, *, option: str) -> nn.Tensor:
         raise ValueError(f"train_step: {option} is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     return extern_data[key]
 
-
-def _spatial_dim(tensor: nn.Tensor) -> nn.Dim:
-    (dim,) = [dim for dim in tensor.dims if dim.is_dynamic_seq_length()]
-    return dim

@@ -19,6 +19,7 @@ def make_conformer_encoder(
     out_dim: int | nn.Dim = 512,
     num_heads: int = 8,
     subsampling: int = 4,
+    subsampling_channels: int = 64,
     conv_kernel_size: int = 31,
     conv_norm: str = "batch",
     dropout: float = 0.1,
@@ -31,6 +32,7 @@ def make_conformer_encoder(
     :param out_dim: of the model, a multiple of ``num_heads``
     :param subsampling: 4 or 6, by two convolutions, 3x3 (4: stride 2, 2) or 3x3 and 5x5 (6: stride 2, 3),
         padded, so that the output has ``ceil(ceil(time / 2) / 2)`` or ``ceil(ceil(time / 2) / 3)`` frames
+    :param subsampling_channels: of the second of these convolutions; the first has half as many
     :param conv_kernel_size: of the depthwise convolution, in frames after subsampling
     :param conv_norm: in the convolution module: "batch" (as published; statistics over valid frames only) or "layer"
     :param dropout: everywhere
@@ -41,15 +43,17 @@ def make_conformer_encoder(
     out_dim = nn.as_dim(out_dim, name="conformer")
     _check("num_layers", num_layers, at_least=1)
     _check("conv_kernel_size", conv_kernel_size, at_least=1)
+    _check("subsampling_channels", subsampling_channels, at_least=2)
     if num_heads < 1 or out_dim.dimension % num_heads:
         raise ValueError(f"conformer: out_dim {out_dim.dimension} is not a multiple of num_heads {num_heads}")
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"conformer: expected 0 <= dropout < 1, got {dropout}")
-    return ConformerEncoder(
+    input_layer = _make_subsampling(in_dim, subsampling, channels=subsampling_channels)
+    encoder = ConformerEncoder(
         in_dim,
         out_dim,
         num_layers=num_layers,
-        input_layer=_make_subsampling(in_dim, subsampling),
+        input_layer=input_layer,
         input_dropout=dropout,
         encoder_layer_opts={
             "ff_dim": nn.FeatureDim("conformer-ff", 4 * out_dim.dimension),
@@ -60,6 +64,8 @@ def make_conformer_encoder(
             "conv_norm": _make_conv_norm(conv_norm, out_dim),
         },
     )
+    encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
+    return encoder
 
 
 def conformer_s(in_dim: int | nn.Dim) -> ConformerEncoder:
@@ -77,13 +83,13 @@ def conformer_l(in_dim: int | nn.Dim) -> ConformerEncoder:
     return make_conformer_encoder(in_dim, num_layers=17, out_dim=512, num_heads=8, conv_kernel_size=32)
 
 
-def _make_subsampling(in_dim: nn.Dim, factor: int) -> ConformerConvSubsample:
+def _make_subsampling(in_dim: nn.Dim, factor: int, *, channels: int) -> ConformerConvSubsample:
     filters_and_strides = {4: [(3, 2), (3, 2)], 6: [(3, 2), (5, 3)]}
     if factor not in filters_and_strides:
         raise ValueError(f"conformer: expected subsampling 4 or 6, got {factor!r}")
     return ConformerConvSubsample(
         in_dim,
-        out_dims=[nn.FeatureDim("conv-1", 32), nn.FeatureDim("conv-2", 64)],
+        out_dims=[nn.FeatureDim("conv-1", channels // 2), nn.FeatureDim("conv-2", channels)],
         filter_sizes=[size for size, _ in filters_and_strides[factor]],
         strides=[stride for _, stride in filters_and_strides[factor]],
         padding="same",

@@ -25,8 +25,8 @@ def _features(lengths: list[int], fill: float = 0.0) -> np.ndarray:
 def _run(engine: str, x: np.ndarray, lengths: list[int], *, train: bool = False, grads: bool = False, **options):
     def func(model, x, time, feat):
         out, out_time = model(x, in_spatial_dim=time)
-        squares = nn.reduce_sum(out * nn.sin(out), axis=[out_time, model.out_dim])
         out = nn.cast(out, "float32")  # NumPy has no bfloat16
+        squares = nn.reduce_sum(out * nn.sin(out), axis=[out_time, model.out_dim])
         return {"out": (out, [nn.batch_dim, out_time, model.out_dim]), "loss": squares}
 
     return run_on(
@@ -154,6 +154,9 @@ def test_dims_and_factor():
     assert encoder.out_dim is out_dim and encoder.downsample_factor == 6
     assert encoder.layers[0].ffn1.linear_ff.out_dim.dimension == 32
     assert encoder.layers[0].conv_block.depthwise_conv.filter_size[0].dimension == 31
+    assert [conv.out_dim.dimension for conv in encoder.input_layer.conv_layers] == [32, 64]
+    encoder = make_conformer_encoder(8, **TINY, subsampling_channels=10)
+    assert [conv.out_dim.dimension for conv in encoder.input_layer.conv_layers] == [5, 10]
 
 
 def test_dropout_acts_in_training_only():
@@ -173,6 +176,7 @@ def test_dropout_acts_in_training_only():
         ({"conv_norm": "group"}, "expected conv_norm 'batch' or 'layer', got 'group'"),
         ({"dropout": 1.0}, "expected 0 <= dropout < 1, got 1.0"),
         ({"num_layers": 0}, "expected num_layers >= 1, got 0"),
+        ({"subsampling_channels": 1}, "expected subsampling_channels >= 2, got 1"),
         ({"conv_kernel_size": 0}, "expected conv_kernel_size >= 1, got 0"),
     ],
 )
