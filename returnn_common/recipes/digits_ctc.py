@@ -41,6 +41,7 @@ dataset = Librispeech(
     test_splits=["test"],
     train_epoch_split=1,
     train_augment=Chain(SpeedPerturbation(0.8, 1.25), Noise(10, 40)),
+    train_seq_ordering="laplace:.110",
     random_seed=options.random_seed,
 )
 globals().update(dataset.get_config_opts())
