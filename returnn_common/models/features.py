@@ -62,8 +62,7 @@ class LogMel(nn.Module):
         spectrum, frames_dim, frequency_dim = nn.stft(
             source, in_spatial_dim=padded_dim, frame_step=_STEP, frame_length=_WINDOW, fft_length=_FFT
         )
-        magnitude = nn.abs(spectrum)
-        power = magnitude * magnitude
+        power = _power(spectrum)
         mel = nn.cond(
             bool(self.frequency_warp) and nn.get_run_ctx().is_train_flag_enabled(func=LogMel.__call__),
             lambda: nn.matmul(power, self._warped_filters(source, padded_dim, frequency_dim), reduce=frequency_dim),
@@ -150,6 +149,17 @@ def _warp(frequency: nn.Tensor, factor: nn.Tensor) -> nn.Tensor:
     low = frequency * factor
     high = nyquist - (nyquist - frequency) * ((nyquist - knee) / (nyquist - start))
     return nn.where(frequency <= start, low, high)
+
+
+def _power(spectrum: nn.Tensor) -> nn.Tensor:
+    """squared absolute values"""
+    try:
+        parts, part_dim = nn.complex_as_real(spectrum)
+    except NotImplementedError:  # on all engines but PyTorch, where it saves the square root: a third of the time
+        magnitude = nn.abs(spectrum)
+        return magnitude * magnitude
+    real, imaginary = (nn.gather(parts, indices=i, axis=part_dim) for i in (0, 1))
+    return real * real + imaginary * imaginary
 
 
 def _constant(values: np.ndarray, dims: list[nn.Dim], like: nn.Tensor) -> nn.Tensor:
