@@ -24,7 +24,7 @@ class Options:
 
     :param defaults: by name; str, bool, int or float
     :raises TypeError: for a default of another type
-    :raises ValueError: for a value on the command line which doesn't fit its default's type
+    :raises ValueError: for a value which doesn't fit its default's type
     """
 
     def __init__(self, **defaults: str | bool | int | float):
@@ -59,8 +59,11 @@ class Options:
         config = get_global_config(raise_exception=False)
         if config is None or not config.has(name):
             return default
-        value = config.typed_value(name) if name in config.typed_dict else config.value(name, None)
-        return parse_value(name, value, default) if isinstance(value, str) else value
+        if name not in config.typed_dict:
+            return parse_value(name, config.value(name, None), default)
+        value = config.typed_value(name)
+        # A config that a program has written may have the command line's texts as well.
+        return parse_value(name, value, default) if isinstance(value, str) else _check_type(name, value, default)
 
 
 def parse_value(name: str, text: str, default: Any) -> Any:
@@ -77,8 +80,14 @@ def parse_value(name: str, text: str, default: Any) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         value = text
+    return _check_type(name, value, default, given=text)
+
+
+def _check_type(name: str, value: Any, default: Any, *, given: Any = None) -> Any:
+    """:return: the value; int becomes float where the default is one"""
     if type(default) is float and type(value) is int:
         value = float(value)
     if type(value) is not type(default):
-        raise ValueError(f"option {name}: expected a value of type {type(default).__name__}, got {text!r}")
+        got = value if given is None else given
+        raise ValueError(f"option {name}: expected a value of type {type(default).__name__}, got {got!r}")
     return value

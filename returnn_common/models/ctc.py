@@ -5,6 +5,7 @@ CTC model (Graves et al. 2006): encoder, one linear layer to the labels and blan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .. import nn
 from ..search import Hypotheses, ctc_beam_search, ctc_greedy_search
@@ -81,7 +82,7 @@ class CtcModel(nn.Module):
 
         :param source: see :func:`encode`
         :param targets: label indices ``{batch, labels}``
-        :return: "ctc", "ctc_LAYER" for each further head (per label, natural log),
+        :return: "ctc", "ctc_LAYER" for each further head (per label, natural log; an empty transcript counts as one),
             "impossible" (share of the utterances)
         """
         collected = {} if self.aux_layers else None
@@ -91,7 +92,8 @@ class CtcModel(nn.Module):
             assert collected is not None
             heads.append((f"ctc_{layer}", linear, collected[str(layer - 1)], self.aux_scale))
         possible = _is_possible(targets, targets_spatial_dim=targets_spatial_dim, spatial_dim=spatial_dim)
-        num_labels = targets_spatial_dim.get_size_tensor(device=targets.device)
+        num_labels = nn.cast(targets_spatial_dim.get_size_tensor(device=targets.device), "float32")
+        num_labels = nn.maximum(num_labels, 1.0)  # else a batch of empty transcripts is divided by 0
         losses = {}
         for name, linear, hidden, scale in heads:
             loss = nn.ctc_loss(
@@ -106,15 +108,35 @@ class CtcModel(nn.Module):
         losses["impossible"] = nn.Loss(impossible, as_error=True)
         return losses
 
-    def search(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, beam_size: int = 1) -> Hypotheses:
+    def search(
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        beam_size: int = 1,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> Hypotheses:
         """
         :param source: see :func:`encode`
-        :param beam_size: 1: the best label of each frame; more: prefix beam search
+        :param beam_size: 1, without ``lm``: the best label of each frame; else prefix beam search
+        :param lm: a scorer, see :func:`ctc_beam_search`, over the labels (without blank); None: none
+        :param lm_scale: its weight; with 0, it is ignored
+        :param bos: of the scorer, see :func:`ctc_beam_search`
+        :param eos: of the scorer, see :func:`ctc_beam_search`
+        :return: labels of ``vocab_dim``
+        :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
+            or a beam below 1
         """
         log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
-        if beam_size == 1:
-            return ctc_greedy_search(log_probs, spatial_dim=spatial_dim, blank=self.blank_index)
-        return ctc_beam_search(log_probs, spatial_dim=spatial_dim, blank=self.blank_index, beam_size=beam_size)
+        dims = {"spatial_dim": spatial_dim, "blank": self.blank_index, "vocab_dim": self.vocab_dim}
+        if beam_size == 1 and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
+            return ctc_greedy_search(log_probs, **dims)
+        return ctc_beam_search(
+            log_probs, **dims, beam_size=beam_size, scorer=lm, scorer_scale=lm_scale, bos=bos, eos=eos
+        )
 
 
 def make_ctc_model(
@@ -139,10 +161,9 @@ def make_ctc_model(
     if in_dim is None:
         features = LogMel(encoder.in_dim if encoder is not None else 80)
         in_dim = features.out_dim
-    in_dim = nn.as_dim(in_dim, name="features")
     if encoder is None:
         encoder = make_conformer_encoder(in_dim)
-    elif encoder.in_dim != in_dim:
+    elif in_dim not in (encoder.in_dim, encoder.in_dim.dimension):
         raise ValueError(f"make_ctc_model: encoder takes {encoder.in_dim}, but in_dim is {in_dim}")
     num_layers = len(getattr(encoder, "layers", ()))
     for layer in aux_layers:

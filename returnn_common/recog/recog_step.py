@@ -4,6 +4,7 @@ The forward step and the callback for recognition with every model.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ class RecogCallback(ForwardCallbackIface):
         self.vocab = vocab
         self.posteriors_path = posteriors_path
         self.entries: dict[str, list[tuple[float, str]]] = {}
+        self._posteriors: dict[str, Any] = {}
 
     def process_seq(self, *, seq_tag: str, outputs: nn.TensorDict) -> None:
         """
@@ -88,7 +90,7 @@ class RecogCallback(ForwardCallbackIface):
         if seq_tag in self.entries:
             raise ValueError(f"recog_callback: {seq_tag!r} comes twice in the dataset")
         if self.posteriors_path and not self.entries:
-            self._write_posteriors(seq_tag, outputs)
+            self._posteriors = self._take_posteriors(seq_tag, outputs)
         labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
         entries = []
@@ -98,14 +100,19 @@ class RecogCallback(ForwardCallbackIface):
             entries.append((float(score), _text(ids[:length], vocab)))
         self.entries[seq_tag] = entries
 
-    def _write_posteriors(self, seq_tag: str, outputs: nn.TensorDict) -> None:
+    def _take_posteriors(self, seq_tag: str, outputs: nn.TensorDict) -> dict[str, Any]:
         vocab: Any = self.vocab or outputs["labels"].sparse_dim.vocab
         log_probs = np.asarray(outputs["log_probs"].raw_tensor)
         labels = [*(vocab.labels if vocab else map(str, range(log_probs.shape[-1] - 1))), "blank"]
-        np.savez(self.posteriors_path, tag=seq_tag, log_probs=log_probs, labels=labels)
+        return {"tag": seq_tag, "log_probs": log_probs, "labels": labels}
 
     def finish(self) -> None:
-        """Writes the file."""
+        """Writes the files, n-best lists last."""
+        if self.posteriors_path and self._posteriors:
+            path = Path(self.posteriors_path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:  # given a name, savez may append ".npz"
+                np.savez(file, **self._posteriors)
         write_nbest(self.path, self.entries)
 
 
@@ -116,4 +123,3 @@ def _text(ids: Any, vocab: Vocabulary | None) -> str:
     if isinstance(vocab, BytePairEncoding):
         text = f"{text} ".replace("@@ ", "").strip()
     return text
-

@@ -17,6 +17,9 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     """
     RETURNN's ``train_step``: marks each loss of ``model.losses(...)`` for RETURNN.
     The optimizer gets the sum of each loss over the batch, divided by its norm factor (e.g. the number of labels).
+    With ``accum_grad_multiple_step``, RETURNN adds the gradients of the steps up and does not divide by their number:
+    N steps give N times the gradient of one batch with all their rows. Adam's step stays the same, but
+    ``gradient_clip_global_norm`` and the step of plain SGD do not: adapt them.
 
     Reads ``default_input`` (default "data") and ``target`` (default "classes") from the config.
 
@@ -48,4 +51,3 @@ def _entry(extern_data: nn.TensorDict, key: str, *, option: str) -> nn.Tensor:
     if key not in extern_data.data:
         raise ValueError(f"train_step: {option} is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     return extern_data[key]
-

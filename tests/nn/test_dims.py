@@ -64,3 +64,29 @@ def test_resolve_feature_dim():
     two = Tensor("x", dims=[feature, nn.FeatureDim("other", 4)], dtype="float32", feature_dim_axis=None)
     with pytest.raises(ValueError, match=r"one feature dim, got 2 of them in Tensor\{'x'"):
         resolve_feature_dim(two)
+
+
+def test_get_spatial_dim():
+    batch, feature, static = Dim(2, name="batch"), nn.FeatureDim("feature", 4), nn.SpatialDim("static", 3)
+
+    def dynamic(name: str) -> Dim:
+        lengths = np.array([3, 1], "int32")
+        return nn.SpatialDim(name, Tensor("lengths", dims=[batch], dtype="int32", raw_tensor=lengths))
+
+    time, labels = dynamic("time"), dynamic("labels")
+    for dims in ([batch, time], [time, batch], [batch, time, feature], [feature, batch, static, time]):
+        assert nn.get_spatial_dim(Tensor("x", dims=dims, dtype="float32")) is time
+    with pytest.raises(ValueError, match=r"^get_spatial_dim: expected one dim with lengths, got 0 in Tensor\{'x'"):
+        nn.get_spatial_dim(Tensor("x", dims=[batch, static, feature], dtype="float32"))
+    with pytest.raises(ValueError, match=r"^get_spatial_dim: expected one dim with lengths, got 2 in Tensor\{'x'"):
+        nn.get_spatial_dim(Tensor("x", dims=[batch, time, labels], dtype="float32"))
+
+
+def test_get_spatial_dim_of_extern_data():
+    """as RETURNN's config describes it, where the dims have no lengths yet"""
+    time = nn.SpatialDim("time")
+    assert nn.get_spatial_dim(Tensor("data", dims=[nn.batch_dim, time], dtype="float32")) is time
+    channel = nn.FeatureDim("channel", 1)
+    assert nn.get_spatial_dim(Tensor("data", dims=[nn.batch_dim, time, channel], dtype="float32")) is time
+    (dim,) = Tensor("data", shape=(None,), dtype="float32").dims[1:]
+    assert nn.get_spatial_dim(Tensor("x", dims=[nn.batch_dim, dim], dtype="float32")) is dim
