@@ -23,7 +23,7 @@ options = Options(
     corpus="data",
     backend="torch",
     recog_split="dev",
-    num_epochs=34,
+    num_epochs=23,  # of two passes over the data each
     num_average=2,
     random_seed=1,
     num_layers=2,
@@ -41,7 +41,7 @@ dataset = Librispeech(
     test_splits=["test"],
     train_epoch_split=1,
     train_augment=Chain(SpeedPerturbation(0.8, 1.25), Noise(10, 40)),
-    train_seq_ordering="laplace:.110",
+    train_seq_ordering="laplace:.330" if options.backend == "torch" else "laplace:.110",
     random_seed=options.random_seed,
 )
 globals().update(dataset.get_config_opts())
@@ -50,6 +50,7 @@ train["dataset"]["epoch_wise_filter"] = {  # noqa: F821
     (1, 2): {"max_mean_len": 60},  # in hundredths of a second
     (3, 4): {"max_mean_len": 110},
 }
+train = {"class": "MultiEpochDataset", "dataset": train, "multi_epoch": 2}  # noqa: F821
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 32 * 16_000}
 max_seqs = 200
@@ -84,11 +85,12 @@ log_verbosity = 4
 random_seed = options.random_seed
 num_epochs = options.num_epochs
 save_interval = 1
-warmup_epochs = min(5, options.num_epochs // 2)
+warmup_epochs = min(3, options.num_epochs // 2)
 globals().update(warmup_decay(num_epochs=num_epochs, peak=options.peak_learning_rate, warmup_epochs=warmup_epochs))
 globals().update(exact_resume())
 gradient_clip_global_norm = 5.0
 if backend == "torch":
+    online_shuffle_batches = 10
     optimizer = {"class": "adamw", "weight_decay": 0.01, "betas": (0.9, 0.98), "fused": True}
 elif backend == "tensorflow-net-dict":
     optimizer = {"class": "adam"}  # RETURNN's adamw doesn't run with Keras 3 there

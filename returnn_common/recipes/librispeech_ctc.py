@@ -2,9 +2,10 @@
 """
 LibriSpeech with a Conformer and CTC, characters or SentencePiece as labels.
 
-The corpus is prepared by ``returnn-common prepare librispeech SRC CORPUS``. With a part of LibriSpeech, name the splits:
-``returnn-common run librispeech_ctc --corpus SRC --out OUT --set train_splits=train-clean-100 --set dev_splits=dev-clean
---set test_splits=test-clean``. Runs on each of RETURNN's engines, like ``python -m returnn FILE ++corpus CORPUS``.
+The corpus is prepared by ``returnn-common prepare librispeech SRC CORPUS``. With a part of LibriSpeech, name the
+splits: ``returnn-common run librispeech_ctc --corpus SRC --out OUT --set train_splits=train-clean-100
+--set dev_splits=dev-clean --set test_splits=test-clean``. Runs on each of RETURNN's engines, also as it is:
+``python -m returnn librispeech_ctc.py ++corpus CORPUS ++backend torch``.
 
 Model and SpecAugment: ESPnet's Conformer (Guo et al. 2021, https://arxiv.org/abs/2010.13956, tables 1 and 2), with CTC
 in the middle of the encoder (Lee and Watanabe 2021, https://arxiv.org/abs/2102.03216, section 3). Learning rate: up for

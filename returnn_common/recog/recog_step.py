@@ -15,6 +15,8 @@ from returnn.forward_iface import ForwardCallbackIface
 from .. import nn
 from .nbest import write_nbest
 
+_MAX_EXAMPLE_FRAMES = 300
+
 __all__ = ["recog_step", "recog_callback", "RecogCallback"]
 
 
@@ -71,7 +73,8 @@ class RecogCallback(ForwardCallbackIface):
 
     :param path: gzip if it ends in ".gz"
     :param vocab: None: the one of the labels' sparse dim, if any
-    :param posteriors_path: for the first utterance's ``tag``, ``log_probs`` and ``labels``, as .npz; None: not written
+    :param posteriors_path: for one utterance's ``tag``, ``log_probs`` and ``labels``, as .npz; None: not written.
+        It is the longest of at most 300 frames, so that something is to be seen; if there is none, the first.
     """
 
     def __init__(self, path: str, *, vocab: Vocabulary | None = None, posteriors_path: str | None = None):
@@ -89,7 +92,7 @@ class RecogCallback(ForwardCallbackIface):
         """
         if seq_tag in self.entries:
             raise ValueError(f"recog_callback: {seq_tag!r} comes twice in the dataset")
-        if self.posteriors_path and not self.entries:
+        if self.posteriors_path and self._is_better_example(outputs):
             self._posteriors = self._take_posteriors(seq_tag, outputs)
         labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
@@ -99,6 +102,12 @@ class RecogCallback(ForwardCallbackIface):
                 continue  # the beam was wider than the number of hypotheses
             entries.append((float(score), _text(ids[:length], vocab)))
         self.entries[seq_tag] = entries
+
+    def _is_better_example(self, outputs: nn.TensorDict) -> bool:
+        if not self._posteriors:
+            return True
+        best, new = (len(log_probs) for log_probs in (self._posteriors["log_probs"], outputs["log_probs"].raw_tensor))
+        return best < new <= _MAX_EXAMPLE_FRAMES or new <= _MAX_EXAMPLE_FRAMES < best
 
     def _take_posteriors(self, seq_tag: str, outputs: nn.TensorDict) -> dict[str, Any]:
         vocab: Any = self.vocab or outputs["labels"].sparse_dim.vocab

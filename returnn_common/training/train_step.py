@@ -17,11 +17,11 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     """
     RETURNN's ``train_step``: marks each loss of ``model.losses(...)`` for RETURNN.
     The optimizer gets the sum of each loss over the batch, divided by its norm factor (e.g. the number of labels).
-    With ``accum_grad_multiple_step``, RETURNN adds the gradients of the steps up and does not divide by their number:
-    N steps give N times the gradient of one batch with all their rows. Adam's step stays the same, but
-    ``gradient_clip_global_norm`` and the step of plain SGD do not: adapt them.
+    With ``accum_grad_multiple_step`` (an int), it is divided by that number too, since RETURNN adds the gradients of
+    the steps up: two batches of 2 train like one of 4 (with equally many labels in both).
 
-    Reads ``default_input`` (default "data") and ``target`` (default "classes") from the config.
+    Reads ``default_input`` (default "data"), ``target`` (default "classes") and ``accum_grad_multiple_step`` (default
+    1) from the config.
 
     :param model: with a method ``losses``, see DESIGN's model contract
     :param extern_data: the batch
@@ -36,11 +36,14 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
         targets=targets,
         targets_spatial_dim=nn.get_spatial_dim(targets),
     )
+    # RETURNN also takes a function of the epoch here, whose result isn't known to a step.
+    is_function = callable(config.typed_dict.get("accum_grad_multiple_step"))
+    num_accumulated = 1 if is_function else config.int("accum_grad_multiple_step", 1)
     for name, loss in losses.items():
         nn.get_run_ctx().mark_as_loss(
             loss.value,
             name,
-            scale=loss.scale,
+            scale=loss.scale / num_accumulated,
             as_error=loss.as_error,
             use_normalized_loss=True,
             custom_inv_norm_factor=loss.inv_norm_factor,

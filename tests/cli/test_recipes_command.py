@@ -20,7 +20,7 @@ def test_options(capsys):
     assert main(["recipes", "digits_ctc"]) == 0
     out = capsys.readouterr().out
     lines = [line for line in out.splitlines() if "num_layers" in line]
-    assert len(lines) == 1 and lines[0].split()[3] == "3"
+    assert len(lines) == 1 and lines[0].split()[3] == "2"
     assert "recog_split" not in out  # for the command itself
 
 

@@ -45,6 +45,6 @@ def make_recipe(path: Path, *, max_seqs: int = 2) -> Path:
     :return: the path
     """
     text = find_recipe("digits_ctc").read_text("utf8")
-    assert "\nmax_seqs = 16\n" in text
-    path.write_text(text.replace("\nmax_seqs = 16\n", f"\nmax_seqs = {max_seqs}\n"), "utf8")
+    assert "\nmax_seqs = 200\n" in text
+    path.write_text(text.replace("\nmax_seqs = 200\n", f"\nmax_seqs = {max_seqs}\n"), "utf8")
     return path

@@ -248,3 +248,26 @@ def test_model_is_anything_with_search():
     time = data["data"].dims[1]
     assert asked == {"source": data["data"], "in_spatial_dim": time, "beam_size": 2}
     assert outputs["scores"].dims[1].dimension == 2
+
+
+def test_example_is_the_longest_that_can_be_seen_whole(tmp_path: Path):
+    path = tmp_path / "posteriors.npz"
+    callback = RecogCallback(str(tmp_path / "n.py"), posteriors_path=str(path))
+    labels_dim = Dim(3, name="labels")
+    for tag, num_frames in [("first", 400), ("short", 2), ("best", 300), ("too long", 301), ("shorter", 299)]:
+        beam, spatial = Dim(1, name="beam"), Dim(1, name="spatial")
+        time, with_blank = Dim(num_frames, name="time"), Dim(4, name="labels-and-blank")
+        arrays = {
+            "labels": ([beam, spatial], np.zeros((1, 1), "int32")),
+            "lengths": ([beam], np.ones(1, "int32")),
+            "scores": ([beam], np.zeros(1, "float32")),
+            "log_probs": ([time, with_blank], np.zeros((num_frames, 4), "float32")),
+        }
+        outputs = TensorDict()
+        for name, (dims, raw) in arrays.items():
+            sparse = {"sparse_dim": labels_dim} if name == "labels" else {}
+            outputs.data[name] = Tensor(name, dims=dims, dtype=str(raw.dtype), raw_tensor=raw, **sparse)
+        callback.process_seq(seq_tag=tag, outputs=outputs)
+    callback.finish()
+    with np.load(path) as arrays:
+        assert str(arrays["tag"]) == "best" and arrays["log_probs"].shape == (300, 4)

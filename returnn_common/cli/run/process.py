@@ -101,9 +101,10 @@ def _end(process: subprocess.Popen[bytes]):
 def returnn_env() -> dict[str, str]:
     """
     The environment for RETURNN. Without a GPU, it is told so: it would compile for one where it finds the compiler.
-    All cores but one, which loads the data, are used for computing, unless ``OMP_NUM_THREADS`` says otherwise; by threads
-    that sleep while they wait for others: if they kept their cores busy, a step would take 50 times as long where another
-    process needs a core as well. (On two cores, a step of digits_ctc took as long with two threads as with one.)
+    All cores but one, which loads the data, are used for computing, unless ``OMP_NUM_THREADS`` says otherwise; by
+    threads that sleep while they wait for others: if they kept their cores busy, a step would take 50 times as long
+    where another process needs a core too. (On two cores, a step of digits_ctc took as long with two threads as with
+    one.)
     """
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if not os.path.exists("/dev/nvidia0"):
