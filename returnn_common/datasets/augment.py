@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Augment", "Chain", "Gain", "Noise", "SpeedPerturbation", "utterance_rng"]
+__all__ = ["Augment", "Chain", "Equalizer", "Gain", "Noise", "SpeedPerturbation", "utterance_rng"]
 
 
 class Augment(Protocol):
@@ -105,6 +105,35 @@ class Noise:
         """see the module"""
         level = np.sqrt(np.mean(np.square(audio))) * 10 ** (-rng.uniform(self.low_db, self.high_db) / 20)
         return audio + np.float32(level) * rng.standard_normal(len(audio), dtype="float32")
+
+
+class Equalizer:
+    """
+    Louder and softer by frequency, as other microphones and rooms would be: a random smooth curve over the mel scale,
+    of four cosines, the first a tilt, each half as strong, a third as strong, ... as the first.
+
+    :param strength_db: standard deviation of the first cosine's amplitude in decibels
+    :raises ValueError: if it is negative
+    """
+
+    def __init__(self, strength_db: float):
+        if not 0 <= strength_db < math.inf:
+            raise ValueError(f"Equalizer: expected strength_db >= 0, got {strength_db!r}")
+        self.strength_db = strength_db
+
+    def __repr__(self) -> str:
+        return f"Equalizer({self.strength_db!r})"
+
+    def __call__(self, audio: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
+        """see the module"""
+        spectrum = np.fft.rfft(audio)
+        mel = np.log1p(np.linspace(0, 8000 / 700, len(spectrum)))
+        position = mel / max(mel[-1], 1e-6)
+        gain_db = np.zeros(len(spectrum))
+        for i in range(1, 5):
+            phase = rng.uniform(0, 2 * np.pi) if i > 1 else 0.0
+            gain_db += self.strength_db * rng.standard_normal() / i * np.cos(np.pi * i * position + phase)
+        return np.fft.irfft(spectrum * 10 ** (gain_db / 20), len(audio)).astype("float32")
 
 
 class Chain:

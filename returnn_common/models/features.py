@@ -34,18 +34,29 @@ class LogMel(nn.Module):
 
     :param out_dim: number of mel filters, between 0 and 8000 Hz; 80 in most publications
     :param normalize: mean 0 and variance 1 for each utterance and filter, over the valid frames only
+    :param prior_frames: above 0, see :func:`normalize_features`; for short utterances
     :param frequency_warp: in training, the filters of each utterance are moved as for a vocal tract that is up to this
         share longer or shorter (Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech
         recognition"; 0.1 there); 0: never
-    :raises ValueError: for a warp out of [0, 0.5)
+    :raises ValueError: for a warp out of [0, 0.5), or negative prior_frames
     """
 
-    def __init__(self, out_dim: int | nn.Dim = 80, *, normalize: bool = True, frequency_warp: float = 0.0):
+    def __init__(
+        self,
+        out_dim: int | nn.Dim = 80,
+        *,
+        normalize: bool = True,
+        prior_frames: int = 0,
+        frequency_warp: float = 0.0,
+    ):
         super().__init__()
+        if prior_frames < 0:
+            raise ValueError(f"LogMel: expected prior_frames >= 0, got {prior_frames}")
         if not 0.0 <= frequency_warp < 0.5:
             raise ValueError(f"LogMel: expected 0 <= frequency_warp < 0.5, got {frequency_warp}")
         self.out_dim = nn.as_dim(out_dim, name="log-mel")
         self.normalize = normalize
+        self.prior_frames = prior_frames
         self.frequency_warp = frequency_warp
 
     def __call__(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
@@ -75,7 +86,9 @@ class LogMel(nn.Module):
         features = nn.log(nn.maximum(mel, _LOG_FLOOR))
         features.feature_dim = self.out_dim
         if self.normalize:
-            features = normalize_features(features, spatial_dim=frames_dim)
+            features = normalize_features(
+                features, spatial_dim=frames_dim, feature_dim=self.out_dim, prior_frames=self.prior_frames
+            )
         return features, frames_dim
 
     def _warped_filters(self, source: nn.Tensor, time_dim: nn.Dim, frequency_dim: nn.Dim) -> nn.Tensor:
@@ -97,18 +110,31 @@ class LogMel(nn.Module):
         return nn.maximum(nn.minimum(rising, falling), 0.0)
 
 
-def normalize_features(source: nn.Tensor, *, spatial_dim: nn.Dim, epsilon: float = 1e-5) -> nn.Tensor:
+def normalize_features(
+    source: nn.Tensor, *, spatial_dim: nn.Dim, feature_dim: nn.Dim, prior_frames: int = 0, epsilon: float = 1e-5
+) -> nn.Tensor:
     """
     Mean 0 and variance 1 over the valid frames of each utterance.
 
+    With ``prior_frames = 0``, for each feature on its own. That blows up features which hold nothing but noise
+    (recordings of lower bandwidth), and takes from a short utterance what tells its few sounds apart. So, with
+    ``prior_frames = n``, the mean of each feature is estimated as if n more frames had the mean over all features
+    (maximum a posteriori), and the variance is one for all features.
+
     :param source: ``{batch, time, feature}``
     :param spatial_dim: time; its padding counts neither in the mean nor in the variance
+    :param feature_dim: features
+    :param prior_frames: see above
     :param epsilon: added to the variance, so that a constant (or a single frame) gives 0
     :return: like ``source``
     """
     mean = nn.reduce_mean(source, axis=spatial_dim)
+    if prior_frames:
+        num_frames = nn.cast(spatial_dim.get_size_tensor(device=source.device), source.dtype)
+        share = num_frames / (num_frames + float(prior_frames))
+        mean = share * mean + (1.0 - share) * nn.reduce_mean(mean, axis=feature_dim)
     centred = source - mean
-    variance = nn.reduce_mean(centred * centred, axis=spatial_dim)
+    variance = nn.reduce_mean(centred * centred, axis=[spatial_dim, feature_dim] if prior_frames else spatial_dim)
     return centred * nn.rsqrt(variance + epsilon)
 
 

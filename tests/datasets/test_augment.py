@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from returnn_common.datasets.augment import Chain, Gain, Noise, SpeedPerturbation, utterance_rng
+from returnn_common.datasets.augment import Chain, Equalizer, Gain, Noise, SpeedPerturbation, utterance_rng
 
 
 def _sine(frequency: float, *, seconds: float = 2.0) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_chain_is_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    "augment", [SpeedPerturbation(0.8, 1.25), Gain(-6, 6), Noise(0, 9), Chain(Gain(-1, 1), Gain(0, 2))]
+    "augment", [SpeedPerturbation(0.8, 1.25), Gain(-6, 6), Noise(0, 9), Equalizer(3), Chain(Gain(-1, 1), Gain(0, 2))]
 )
 def test_repr_pickle_and_input_untouched(augment):
     audio = _sine(440)
@@ -128,3 +128,21 @@ def test_noise_has_the_level():
 def test_noise_bounds(bounds):
     with pytest.raises(ValueError, match="Noise: expected low_db <= high_db, got"):
         Noise(*bounds)
+
+
+def test_equalizer_is_smooth_and_as_strong_as_asked():
+    impulse = np.zeros(16_000, "float32")
+    impulse[0] = 1.0
+    gains = [20 * np.log10(np.abs(np.fft.rfft(Equalizer(3)(impulse, rng=_rng(seed))))) for seed in range(300)]
+    tilt = [gain[0] - gain[-1] for gain in gains]  # the cosines of odd number count twice, those of even number not
+    assert 5 < np.std(tilt) < 8.5
+    assert np.abs(np.diff(gains, axis=1)).max() < 0.2  # decibels from a hertz to the next
+    np.testing.assert_allclose(Equalizer(0)(impulse, rng=_rng()), impulse, atol=1e-6)
+    for n in (1, 2, 3):
+        changed = Equalizer(3)(np.ones(n, "float32"), rng=_rng())
+        assert changed.shape == (n,) and changed.dtype == np.float32 and np.isfinite(changed).all()
+
+
+def test_equalizer_bounds():
+    with pytest.raises(ValueError, match="Equalizer: expected strength_db >= 0, got -1"):
+        Equalizer(-1)

@@ -68,6 +68,38 @@ def test_normalization_over_valid_frames_only(engine: str):
         np.testing.assert_allclose(result[i, :frames], expected, atol=2e-2 if frames > 1 else 1e-3)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_prior_frames(engine: str):
+    def func(x, time, feat):
+        y = normalize_features(x, spatial_dim=time, feature_dim=feat, prior_frames=6)
+        return {"y": (y, [nn.batch_dim, time, feat])}
+
+    x = np.random.default_rng(0).normal(size=(2, 9, 3)).astype("float32") * np.array([1, 5, 0.1], "float32")
+    x += np.array([1, 2, 3], "float32")
+    y = run_on(engine, func, {"x": Input(x, "batch time feat")}, {"time": [9, 4], "feat": 3})["y"]
+    for row, source, n in zip(y, x, [9, 4], strict=True):
+        overall = np.full((6, 3), source[:n].mean(), "float32")
+        centred = source[:n] - np.concatenate([source[:n], overall]).mean(0)
+        np.testing.assert_allclose(row[:n], centred / np.sqrt(np.mean(centred**2) + 1e-5), atol=1e-5)
+
+
+def test_prior_frames_are_handed_on():
+    def func(model, x, time):
+        features, frames = model(x, in_spatial_dim=time)
+        return {"features": (features, [nn.batch_dim, frames, model.out_dim])}
+
+    audio = np.random.default_rng(1).normal(size=(1, 1600)).astype("float32")
+    means = []
+    for prior_frames in (0, 1, 10, 1000):
+        make = lambda: LogMel(20, prior_frames=prior_frames)  # noqa: B023, E731
+        features = run_on("torch", func, {"x": Input(audio, "batch time")}, {"time": [1600]}, make_model=make)
+        np.testing.assert_allclose((features["features"] ** 2).mean(), 1.0, atol=1e-3)
+        means.append(np.abs(features["features"][0].mean(0)).mean())
+    assert means[0] < 1e-3 and means == sorted(means) and means[-1] > 0.1
+    with pytest.raises(ValueError, match="LogMel: expected prior_frames >= 0, got -1"):
+        LogMel(prior_frames=-1)
+
+
 def test_batch_equals_single():
     audio = _audio(fill=-7.0)
     batched = _run("torch", audio, normalize=True)["features"]
@@ -145,7 +177,9 @@ def test_filters():
 
 def test_epsilon_changes_the_scale():
     def func(x, time, feat):
-        return {"y": (normalize_features(x, spatial_dim=time, epsilon=10.0), [nn.batch_dim, time, feat])}
+        return {
+            "y": (normalize_features(x, spatial_dim=time, feature_dim=feat, epsilon=10.0), [nn.batch_dim, time, feat])
+        }
 
     x = np.random.default_rng(0).normal(size=(1, 50, 3)).astype("float32")
     y = run_on("torch", func, {"x": Input(x, "batch time feat")}, {"time": [50], "feat": 3})["y"]
