@@ -126,14 +126,16 @@ class Equalizer:
 
     def __call__(self, audio: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
         """see the module"""
-        spectrum = np.fft.rfft(audio)
-        mel = np.log1p(np.linspace(0, 8000 / 700, len(spectrum)))
-        position = mel / max(mel[-1], 1e-6)
-        gain_db = np.zeros(len(spectrum))
+        length = 1 << (len(audio) - 1).bit_length()  # a power of two is fastest
+        spectrum = np.fft.rfft(audio, length)
+        grid = np.linspace(0, 8000, 257)  # in Hz; the curve is smooth enough to be interpolated between
+        position = np.log1p(grid / 700) / np.log1p(8000 / 700)
+        gain_db = np.zeros(len(grid))
         for i in range(1, 5):
             phase = rng.uniform(0, 2 * np.pi) if i > 1 else 0.0
             gain_db += self.strength_db * rng.standard_normal() / i * np.cos(np.pi * i * position + phase)
-        return np.fft.irfft(spectrum * 10 ** (gain_db / 20), len(audio)).astype("float32")
+        gain = np.interp(np.linspace(0, 8000, len(spectrum)), grid, 10 ** (gain_db / 20)).astype("float32")
+        return np.fft.irfft(spectrum * gain, length)[: len(audio)].astype("float32")
 
 
 class Chain:
