@@ -45,12 +45,14 @@ dataset = Librispeech(
     random_seed=options.random_seed,
 )
 globals().update(dataset.get_config_opts())
+extern_data = dataset.get_extern_data()
+train = dataset.get_train_dataset()
 # Short strings first: CTC finds the words' places sooner.
-train["dataset"]["epoch_wise_filter"] = {  # noqa: F821
+train["dataset"]["epoch_wise_filter"] = {
     (1, 2): {"max_mean_len": 60},  # in hundredths of a second
     (3, 4): {"max_mean_len": 110},
 }
-train = {"class": "MultiEpochDataset", "dataset": train, "multi_epoch": 2}  # noqa: F821
+train = {"class": "MultiEpochDataset", "dataset": train, "multi_epoch": 2}
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 32 * 16_000}
 max_seqs = 200
@@ -71,7 +73,7 @@ def get_model(*, epoch: int, step: int, **_other):
         conv_norm="layer",
         dropout=options.dropout,
     )
-    vocab_dim = extern_data["classes"]["sparse_dim"]  # noqa: F821
+    vocab_dim = extern_data["classes"]["sparse_dim"]
     return CtcModel(features=features, encoder=encoder, vocab_dim=vocab_dim)
 
 

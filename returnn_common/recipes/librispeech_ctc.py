@@ -61,6 +61,7 @@ dataset = Librispeech(
     random_seed=options.random_seed,
 )
 globals().update(dataset.get_config_opts())
+extern_data = dataset.get_extern_data()
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": options.batch_seconds * 16_000}
 max_seqs = 200
@@ -79,7 +80,7 @@ def get_model(*, epoch: int, step: int, **_other):
     )
     return make_ctc_model(
         None,
-        extern_data["classes"]["sparse_dim"],  # noqa: F821
+        extern_data["classes"]["sparse_dim"],
         encoder=encoder,
         specaugment=SpecAugment("LD", start_step=options.specaugment_start, full_step=3 * options.specaugment_start),
         aux_layers=[options.num_layers // 2] if options.num_layers > 1 else [],
