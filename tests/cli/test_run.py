@@ -216,7 +216,7 @@ def test_other_settings(corpus, tmp_path, capsys):
 def test_a_setting_equal_to_the_default_is_no_other(corpus, tmp_path):
     _run(corpus, tmp_path, FakeReturnn())
     runner = FakeReturnn()
-    _run(corpus, tmp_path, runner, settings=[*SETTINGS, "model_dim=96"])
+    _run(corpus, tmp_path, runner, settings=[*SETTINGS, "dropout=0.0"])
     assert runner.calls == []
 
 
