@@ -113,10 +113,9 @@ def test_schedule(engine: str):
         y = _run(engine, TIME_ONLY, lengths=lengths, step=step, start_step=10, full_step=20)
         return float(_time_masked(y).sum(1).max())
 
-    if engine != "tensorflow-net-dict":  # there, the step is the engine's own counter
-        assert share(9) == 0
-        assert 0 < share(13) <= 3
-    assert share(1000 if engine != "tensorflow-net-dict" else 0) == (8 if engine != "tensorflow-net-dict" else 0)
+    assert share(9) == 0
+    assert 0 < share(13) <= 3
+    assert share(1000) == 8
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
