@@ -28,6 +28,7 @@ from returnn.tensor import single_step_dim as single_step_dim
 
 from ._dropout import dropout as dropout
 from .batch_norm import BatchNorm as BatchNorm
+from .decoder import Decoder as Decoder
 from .dims import FeatureDim as FeatureDim
 from .dims import SpatialDim as SpatialDim
 from .dims import any_feature_dim as any_feature_dim
