@@ -24,7 +24,7 @@ class Decoder(Protocol):
 
     vocab_dim: Dim
 
-    def transform_encoder(self, encoder: Tensor, *, axis: Dim) -> Any:
+    def transform_encoder(self, encoder: Tensor, /, *, axis: Dim) -> Any:
         """
         What can be computed once per utterance (e.g. the keys and values of the attention).
 
@@ -41,7 +41,9 @@ class Decoder(Protocol):
         """
         ...
 
-    def __call__(self, source: Tensor, *, spatial_dim: Dim, state: State, encoder: Any = None) -> tuple[Tensor, State]:
+    def __call__(
+        self, source: Tensor, /, *, spatial_dim: Dim, state: State, encoder: Any = None
+    ) -> tuple[Tensor, State]:
         """
         :param source: previous labels, beginning with the start of the sentence: ``{batch, labels}`` over vocab_dim,
             or ``{batch}`` with ``nn.single_step_dim``
