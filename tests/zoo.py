@@ -1,0 +1,136 @@
+"""
+The table of every builder and preset: one line each, with a tiny configuration. ``test_zoo.py`` runs each through.
+
+    python -m tests.zoo            prints the table of what runs where
+    python -m tests.zoo --update   writes what is generated from it: golden files, data/engines.json, and
+                                   the tables in README.md and docs/engines.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from returnn_common import nn
+from returnn_common.models.ctc import make_ctc_model
+from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
+from returnn_common.models.features import LogMel
+from returnn_common.models.specaugment import SpecAugment
+from tests.zoo_kinds import AUDIO, ENCODER, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, Kind
+
+__all__ = ["Entry", "ZOO"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """
+    One line of the table.
+
+    :param builder: the public function or class
+    :param kind: how the module is fed
+    :param make: makes the module. Its arguments, by name: ``features`` and ``labels`` are dims; ``dropout``: 0, or how
+        much of whatever is random in training. Without that argument nothing is random, or ``random`` is set.
+    :param variant: what is special in this line, where a builder has several
+    :param full: makes the module at full size, for the golden file (``features`` is 80); None: ``make`` does
+    :param random: it is random in training, and can't be made otherwise (then gradients are those of evaluation)
+    :param no_gradient: patterns of parameters which no loss can depend on, such as a bias that a norm removes
+    :param limits: engine -> name of what RETURNN can't do there, in ``tests/limits.py``
+    """
+
+    builder: Callable[..., Any]
+    kind: Kind
+    make: Callable[..., nn.Module]
+    variant: str = ""
+    full: Callable[..., nn.Module] | None = None
+    random: bool = False
+    no_gradient: tuple[str, ...] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """of the entry, and of its golden file"""
+        return self.builder.__name__ + (f"-{self.variant}" if self.variant else "")
+
+
+def _first_layers(encoder: Any, num: int = 1) -> Any:
+    """a preset, cut"""
+    encoder.layers = nn.Sequential(list(encoder.layers)[:num])
+    return encoder
+
+
+# Softmax removes what is added to all keys alike.
+_KEYS = ("*self_att.qkv.bias", "*self_att.linear_pos.bias")
+_CONFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
+
+
+def _encoder(features: nn.Dim, dropout: float) -> nn.Module:
+    """for the full models"""
+    return make_conformer_encoder(features, **_CONFORMER, conv_norm="layer", dropout=dropout)
+
+
+ZOO = [
+    # Features
+    Entry(LogMel, AUDIO, lambda dropout: LogMel(6, frequency_warp=dropout / 2)),
+    Entry(LogMel, AUDIO, lambda: LogMel(6, prior_frames=10), variant="prior"),
+    Entry(
+        SpecAugment,
+        SPECTROGRAM,
+        lambda dropout: SpecAugment("LD") if dropout else SpecAugment("LD", start_step=10**6, full_step=10**6),
+    ),
+    # Encoders
+    Entry(
+        make_conformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_conformer_encoder(features, **_CONFORMER, dropout=dropout),
+        no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+    ),
+    Entry(
+        make_conformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_conformer_encoder(
+            features, **_CONFORMER, subsampling=6, conv_norm="layer", dropout=dropout
+        ),
+        variant="layer-norm-6",
+        no_gradient=_KEYS,
+    ),
+    *(
+        Entry(
+            preset,
+            ENCODER,
+            lambda features, preset=preset: _first_layers(preset(features)),
+            full=lambda features, preset=preset: preset(features),
+            random=True,
+            no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+        )
+        for preset in (conformer_s, conformer_m, conformer_l)
+    ),
+    # Full models
+    Entry(
+        make_ctc_model,
+        SPEECH,
+        lambda features, labels, dropout: make_ctc_model(
+            features,
+            labels,
+            encoder=_encoder(features, dropout),
+            specaugment="LD" if dropout else None,
+            aux_layers=[1],
+        ),
+        no_gradient=_KEYS,
+    ),
+    Entry(
+        make_ctc_model,
+        SPEECH_FROM_AUDIO,
+        lambda labels, dropout: make_ctc_model(
+            None, labels, encoder=_encoder(nn.FeatureDim("mel", 8), dropout), specaugment="LD" if dropout else None
+        ),
+        variant="audio",
+        no_gradient=_KEYS,
+    ),
+]
+
+
+if __name__ == "__main__":
+    from tests.zoo_report import main
+
+    main()
