@@ -8,9 +8,11 @@ The table of every builder and preset: one line each, with a tiny configuration.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from returnn_common import nn
 from returnn_common.models.ctc import make_ctc_model
@@ -30,10 +32,9 @@ class Entry:
     :param builder: the public function or class
     :param kind: how the module is fed
     :param make: makes the module. Its arguments, by name: ``features`` and ``labels`` are dims; ``dropout``: 0, or how
-        much of whatever is random in training. Without that argument nothing is random, or ``random`` is set.
+        much of whatever is random in training. Without that argument nothing is random.
     :param variant: what is special in this line, where a builder has several
-    :param full: makes the module at full size, for the golden file (``features`` is 80); None: ``make`` does
-    :param random: it is random in training, and can't be made otherwise (then gradients are those of evaluation)
+    :param full: makes the module at full size from the features' dim (80), for the golden file; None: ``make`` does
     :param no_gradient: patterns of parameters which no loss can depend on, such as a bias that a norm removes
     :param limits: engine -> name of what RETURNN can't do there, in ``tests/limits.py``
     """
@@ -43,7 +44,6 @@ class Entry:
     make: Callable[..., nn.Module]
     variant: str = ""
     full: Callable[..., nn.Module] | None = None
-    random: bool = False
     no_gradient: tuple[str, ...] = ()
     limits: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,14 +53,20 @@ class Entry:
         return self.builder.__name__ + (f"-{self.variant}" if self.variant else "")
 
 
-def _first_layers(encoder: Any, num: int = 1) -> Any:
-    """a preset, cut"""
-    encoder.layers = nn.Sequential(list(encoder.layers)[:num])
-    return encoder
+def _tiny_preset(preset: Callable[..., Any], features: nn.Dim, dropout: float) -> Any:
+    """what a preset of the Conformer makes, with one layer and two dims a head instead of its own sizes"""
+    builder = make_conformer_encoder
+
+    def _make(in_dim: nn.Dim, *, num_layers: int, out_dim: int, num_heads: int, **options: Any) -> Any:
+        tiny = {"num_layers": 1, "out_dim": 2 * num_heads, "subsampling_channels": 4, "dropout": dropout}
+        return builder(in_dim, num_heads=num_heads, **{**options, **tiny})
+
+    with mock.patch.object(sys.modules[preset.__module__], builder.__name__, _make):
+        return preset(features)
 
 
 # Softmax removes what is added to all keys alike.
-_KEYS = ("*self_att.qkv.bias", "*self_att.linear_pos.bias")
+_KEYS = ("*self_att.qkv.bias",)
 _CONFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
 
 
@@ -98,9 +104,8 @@ ZOO = [
         Entry(
             preset,
             ENCODER,
-            lambda features, preset=preset: _first_layers(preset(features)),
-            full=lambda features, preset=preset: preset(features),
-            random=True,
+            lambda features, dropout, preset=preset: _tiny_preset(preset, features, dropout),
+            full=preset,
             no_gradient=(*_KEYS, "*depthwise_conv.bias"),
         )
         for preset in (conformer_s, conformer_m, conformer_l)

@@ -77,7 +77,7 @@ def _wave(x: nn.Tensor) -> nn.Tensor:
 
 
 def _loss(x: nn.Tensor) -> tuple[nn.Tensor, Sequence[nn.Dim]]:
-    return nn.reduce_sum(_wave(x), axis=[d for d in x.dims if d != nn.batch_dim]), [nn.batch_dim]
+    return nn.reduce_sum(_wave(_float(x)), axis=[d for d in x.dims if d != nn.batch_dim]), [nn.batch_dim]
 
 
 def _float(x: nn.Tensor) -> nn.Tensor:

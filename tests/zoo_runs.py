@@ -13,6 +13,7 @@ import numpy as np
 from returnn_common import nn
 from tests.engines import Result, run_on
 from tests.zoo import ZOO, Entry
+from tests.zoo_kinds import FEATURES, VOCAB
 
 __all__ = ["evaluate", "get_entry", "has_dropout", "make", "parameter_shapes", "rows", "train"]
 
@@ -50,14 +51,11 @@ def evaluate(name: str, engine: str, lengths: tuple[int, ...], fill: float = 0.0
 @functools.lru_cache(maxsize=None)
 def train(name: str, engine: str, fill: float = 0.0, dropout: float = 0.0) -> Result:
     """
-    :return: outputs and gradients of the loss in training (in evaluation if it is always random in training)
+    :return: outputs and gradients of the loss in training
     """
     entry = get_entry(name)
     inputs, dims = entry.kind.make_inputs(entry.kind.train_lengths, fill)
-    training = not entry.random or dropout > 0
-    return run_on(
-        engine, entry.kind.call, inputs, dims, make_model=make(entry, dropout), train=training, grad_of="loss"
-    )
+    return run_on(engine, entry.kind.call, inputs, dims, make_model=make(entry, dropout), train=True, grad_of="loss")
 
 
 def rows(result: Result, index: int) -> dict[str, np.ndarray]:
@@ -74,11 +72,13 @@ def rows(result: Result, index: int) -> dict[str, np.ndarray]:
 def parameter_shapes(entry: Entry) -> dict[str, str]:
     """:return: name -> "8x32 float32", at full size"""
     nn.select_backend_torch()
-    sizes = {"features": nn.FeatureDim("features", 80 if entry.full else 8), "labels": nn.FeatureDim("labels", 5)}
-    function = entry.full or make(entry)
-    wanted = {k: sizes[k] for k in inspect.signature(function).parameters if k in sizes}
+    sizes = {"features": nn.FeatureDim("features", FEATURES), "labels": nn.FeatureDim("labels", VOCAB)}
     with nn.set_default_device_ctx("meta"):
-        model = function(**wanted)
+        if entry.full is not None:
+            model = entry.full(80)
+        else:
+            function = make(entry)
+            model = function(**{k: sizes[k] for k in inspect.signature(function).parameters if k in sizes})
     return {
         name: f"{'x'.join(str(d.dimension) for d in param.dims) or 'scalar'} {param.dtype}"
         for name, param in model.named_parameters()

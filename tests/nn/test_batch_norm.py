@@ -72,21 +72,81 @@ def test_equals_returnns_own_with_mask():
         np.testing.assert_allclose(ours.grads[name], grad, rtol=1e-4, atol=1e-3, err_msg=name)
 
 
-def test_running_statistics_and_momentum():
+class _Nested(nn.Module):
+    """another module around it, as in an encoder's layer"""
+
+    def __init__(self, feat: nn.Dim, *, num_calls: int = 1, **options):
+        super().__init__()
+        self.norm = nn.BatchNorm(feat, **options)
+        self.scale = nn.Parameter([feat])
+        self.num_calls = num_calls
+
+    def __call__(self, source: nn.Tensor) -> nn.Tensor:
+        for _ in range(self.num_calls):
+            source = self.norm(source * self.scale)
+        return source
+
+
+class _Outer(nn.Module):
+    def __init__(self, feat: nn.Dim, **options):
+        super().__init__()
+        self.inner = nn.ModuleList([_Nested(feat, **options), _Nested(feat, **options)])
+
+    def __call__(self, source: nn.Tensor) -> nn.Tensor:
+        for inner in self.inner:
+            source = inner(source)
+        return source
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_running_statistics_and_momentum(engine: str):
+    """inside other modules, each called once: against NumPy"""
+
     def func(model, x, time, feat):
         model(x)
-        return {"mean": model.running_mean * 1.0, "variance": model.running_variance * 1.0}
+        norms = [inner.norm for inner in model.inner]
+        return {
+            **{f"mean{i}": norm.running_mean * 1.0 for i, norm in enumerate(norms)},
+            **{f"variance{i}": norm.running_variance * 1.0 for i, norm in enumerate(norms)},
+        }
 
+    scale = np.array([1, 2, 3, 4], "float32")
+    gamma, beta = np.array([1, 0.5, 2, 1], "float32"), np.array([0, 1, 2, 3], "float32")
     result = run_on(
-        "torch",
+        engine,
         func,
         {"x": Input(_source(1e3), "batch time feat")},
         {"time": LENGTHS, "feat": 4},
-        make_model=lambda feat: nn.BatchNorm(feat, momentum=0.25, eps=0.5),
+        make_model=lambda feat: _Outer(feat, momentum=0.25, eps=0.5),
+        params={
+            **{f"inner.{i}.scale": scale for i in range(2)},
+            **{f"inner.{i}.norm.gamma": gamma for i in range(2)},
+            **{f"inner.{i}.norm.beta": beta for i in range(2)},
+        },
         train=True,
     )
-    np.testing.assert_allclose(result["mean"], 0.25 * _valid().mean(0), rtol=1e-5)
-    np.testing.assert_allclose(result["variance"], 0.75 + 0.25 * _valid().var(0), rtol=1e-5)
+    valid = _valid()
+    for i in range(2):
+        valid = valid * scale
+        np.testing.assert_allclose(result[f"mean{i}"], 0.25 * valid.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result[f"variance{i}"], 0.75 + 0.25 * valid.var(0), rtol=1e-4)
+        valid = (valid - valid.mean(0)) / np.sqrt(valid.var(0) + 0.5) * gamma + beta
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_shared_norm_is_updated_by_each_call(engine: str):
+    def func(model, x, time, feat):
+        y = model(x)
+        return {"y": (y, [nn.batch_dim, time, feat]), "mean": model.inner[0].norm.running_mean * 1.0}
+
+    x = Input(_source(1e3), "batch time feat")
+    dims = {"time": LENGTHS, "feat": 4}
+    results = [
+        run_on(e, func, {"x": x}, dims, make_model=lambda feat: _Outer(feat, num_calls=2), train=True)
+        for e in ("torch", engine)
+    ]
+    np.testing.assert_allclose(results[1]["y"], results[0]["y"], atol=1e-4)
+    np.testing.assert_allclose(results[1]["mean"], results[0]["mean"], rtol=1e-4)
 
 
 def test_wrong_dim():
