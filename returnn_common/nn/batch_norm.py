@@ -1,8 +1,9 @@
 """
 Batch normalisation (Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167) over valid frames only, on every engine.
 
-Differs from :class:`returnn.frontend.BatchNorm` in that it is composed of operations which all four engines have:
-RETURNN's with a mask doesn't build on the net dict, without one not on TensorFlow (low-level).
+Differs from :class:`returnn.frontend.BatchNorm` in that it is composed of operations which all four engines have, and
+assigns the running statistics so that it works everywhere: RETURNN's with a mask doesn't build on the net dict, without
+one not on TensorFlow (low-level).
 Parameter names and numbers are the same, so that checkpoints fit both.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
+
+from ._assign import assign_add
 
 __all__ = ["BatchNorm"]
 
@@ -65,7 +68,7 @@ class BatchNorm(rf.Module):
         delta = rf.where(delta == delta, delta, 0.0)
         if isinstance(train_flag, Tensor):
             delta = rf.where(train_flag, delta, 0.0)
-        running.assign_add(delta)
+        assign_add(running, delta, module=self)
 
     def _normalize(self, source: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return (source - mean) * (rf.rsqrt(variance + self.eps) * self.gamma) + self.beta

@@ -34,8 +34,7 @@ def make_conformer_encoder(
         padded, so that the output has ``ceil(ceil(time / 2) / 2)`` or ``ceil(ceil(time / 2) / 3)`` frames
     :param subsampling_channels: of the second of these convolutions; the first has half as many
     :param conv_kernel_size: of the depthwise convolution, in frames after subsampling
-    :param conv_norm: in the convolution module: "batch" (as published; statistics over valid frames only; not in
-        training on the net dict, where RETURNN fails to assign parameters inside nested modules) or "layer"
+    :param conv_norm: in the convolution module: "batch" (as published; statistics over valid frames only) or "layer"
     :param dropout: everywhere
     :return: encoder, ``{batch, time, in_dim} -> {batch, time / subsampling, out_dim}``
     :raises ValueError: for a size that doesn't fit
