@@ -7,6 +7,7 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, :func:`get_spatial_dim`, and :data:`any_feature_dim`
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
+- :class:`RotarySelfAttention`, :class:`StochasticDepth`, :func:`make_conv_subsampling`
 
 Importing it loads no backend.
 
@@ -36,3 +37,8 @@ from .dims import as_dim as as_dim
 from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
 from .loss import Loss as Loss
+from .rotary import RotarySelfAttention as RotarySelfAttention
+from .stochastic_depth import StochasticDepth as StochasticDepth
+from .stochastic_depth import linear_drop_probs as linear_drop_probs
+from .stochastic_depth import stochastic_depth as stochastic_depth
+from .subsampling import make_conv_subsampling as make_conv_subsampling
