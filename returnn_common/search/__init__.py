@@ -4,7 +4,17 @@ Search: from log probabilities and scorers to the best label sequences.
 Implemented on RETURNN's frontend, batched. The result is always :class:`Hypotheses`.
 """
 
+from .beam_search import beam_search
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .hypotheses import Hypotheses
+from .scorers import DecoderScorer, Scorer, combine
 
-__all__ = ["Hypotheses", "ctc_beam_search", "ctc_greedy_search"]
+__all__ = [
+    "DecoderScorer",
+    "Hypotheses",
+    "Scorer",
+    "beam_search",
+    "combine",
+    "ctc_beam_search",
+    "ctc_greedy_search",
+]

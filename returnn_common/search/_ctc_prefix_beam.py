@@ -6,8 +6,6 @@ Shape letters: B batch dims, K beam, O the beam once more, T frames, V labels wi
 Each prefix in the beam has two log probabilities: of its alignments that end in blank, and of those that end in its
 last label. In each frame, every prefix stays (blank, or its last label again) or is extended by a label. An extension
 that equals another prefix of the beam goes to that one, so that the prefixes in the beam always differ.
-
-All numbers are finite: NEG stands for minus infinity, since the difference of two infinities is not a number.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-
-NEG = -1e30  # the sum of 1e8 of them is still finite in float32
-IMPOSSIBLE = -1e29  # a score below is no hypothesis
+from ._common import IMPOSSIBLE, NEG, plain, scale_log_probs, size_of
 
 
 @dataclass
@@ -43,9 +39,9 @@ class PrefixBeamSearch:
         self.other_dim = nn.Dim(self.beam_size, name="other-beam")
         self.batch_dims = [d for d in self.log_probs.dims if d not in (self.spatial_dim, self.vocab_dim)]
         self.dims = [*self.batch_dims, self.beam_dim]
-        self.label_range = _plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
+        self.label_range = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         self.is_blank = nn.compare(self.label_range, "equal", self.blank)
-        self.positions = _plain(nn.range_over_dim(self.spatial_dim, dtype="int32", device=self.device))
+        self.positions = plain(nn.range_over_dim(self.spatial_dim, dtype="int32", device=self.device))
 
     def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
@@ -124,7 +120,7 @@ class PrefixBeamSearch:
         scores, indices, _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
         scores = self._as_beam(scores)
         assert isinstance(indices, Sequence)
-        source, label = (self._as_beam(_plain(x)) for x in indices)
+        source, label = (self._as_beam(plain(x)) for x in indices)
 
         def take(x: nn.Tensor) -> nn.Tensor:
             return nn.gather(x, indices=source, axis=self.beam_dim)
@@ -177,19 +173,17 @@ class PrefixBeamSearch:
     def _scaled(self, scores: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
         """:return: the scorer's scores, scaled: of labels {B, K, V}, and of end of sentence {B, K}"""
         lm_dim = self.scorer.vocab_dim
-        scores = nn.cast(scores, "float32")
-        # An impossible label stays impossible, whatever the scale.
-        scores = nn.where(scores < IMPOSSIBLE, NEG, scores * self.scorer_scale)
+        scores = scale_log_probs(scores, self.scorer_scale)
         eos = self._full(0.0, "float32")
         if self.eos is not None:
             eos = nn.gather(scores, indices=self.eos, axis=lm_dim)
         if lm_dim != self.vocab_dim:
-            indices = nn.clip_by_value(self._as_lm_label(self.label_range), 0, _size(lm_dim) - 1)
+            indices = nn.clip_by_value(self._as_lm_label(self.label_range), 0, size_of(lm_dim) - 1)
             scores = nn.gather(scores, indices=nn.set_sparse_dim(indices, lm_dim), axis=lm_dim)
         return scores, eos
 
     def _as_lm_label(self, label: nn.Tensor) -> nn.Tensor:
-        if _size(self.scorer.vocab_dim) < _size(self.vocab_dim):
+        if size_of(self.scorer.vocab_dim) < size_of(self.vocab_dim):
             label = label - nn.cast(label > self.blank, "int32")
         return label
 
@@ -217,22 +211,12 @@ class PrefixBeamSearch:
         if self.scorer is not None:
             scores += state["lm_eos"]
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
-        scores, order = self._as_beam(scores), self._as_beam(_plain(order))
+        scores, order = self._as_beam(scores), self._as_beam(plain(order))
         possible = scores > IMPOSSIBLE
         length = nn.where(possible, nn.gather(state["length"], indices=order, axis=self.beam_dim), 0)
         out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
-        positions = _plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
+        positions = plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
         labels = nn.gather(state["history"], indices=order, axis=self.beam_dim)
         labels = nn.gather(labels, indices=positions, axis=self.spatial_dim)
         labels = nn.where(nn.compare_bc(positions, "less", length), labels, 0)
         return labels, nn.where(possible, scores, float("-inf")), out_dim
-
-
-def _size(dim: nn.Dim) -> int:
-    assert dim.dimension is not None
-    return dim.dimension
-
-
-def _plain(x: Any) -> nn.Tensor:
-    """:return: as int32 without sparse dim: net dicts cannot mix tensors with and without. By float, exact to 2**24"""
-    return nn.cast(nn.cast(x, "float32"), "int32")

@@ -1,0 +1,71 @@
+"""
+What the searches share.
+
+All scores inside a search are finite: NEG stands for minus infinity, since the difference of two infinities, or zero
+times infinity, is not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .. import nn
+
+__all__ = ["IMPOSSIBLE", "NEG", "check_index", "check_int", "plain", "scale_log_probs", "size_of", "while_loop"]
+
+NEG = -1e30  # the sum of 1e8 of them is still finite in float32
+IMPOSSIBLE = -1e29  # a score below is no hypothesis
+
+S = TypeVar("S")
+
+
+def scale_log_probs(log_probs: nn.Tensor, scale: float) -> nn.Tensor:
+    """
+    :param log_probs: any shape, minus infinity allowed
+    :param scale: also 0 or negative
+    :return: float32, finite. An impossible label stays impossible, whatever the scale.
+    """
+    log_probs = nn.maximum(nn.cast(log_probs, "float32"), NEG)
+    if scale == 1:
+        return log_probs
+    return nn.where(log_probs < IMPOSSIBLE, NEG, log_probs * float(scale))
+
+
+def while_loop(cond: Callable[[S], nn.Tensor], body: Callable[[S], S], state: S) -> S:
+    """
+    :param cond: state -> bool scalar on the CPU
+    :param body: state -> next state
+    :param state: any nested structure. Where the engine is eager, its dims may grow in any way.
+    :return: last state
+    """
+    if nn.is_executing_eagerly() and not nn.is_static_traceable():
+        # Not nn.while_loop: with JAX, that fixes the dims.
+        while bool(cond(state).raw_tensor):
+            state = body(state)
+        return state
+    return nn.while_loop(cond, body, state)
+
+
+def size_of(dim: nn.Dim) -> int:
+    """of a static dim"""
+    assert dim.dimension is not None
+    return dim.dimension
+
+
+def plain(x: Any) -> nn.Tensor:
+    """:return: as int32 without sparse dim: net dicts cannot mix tensors with and without. By float, exact to 2**24"""
+    return nn.cast(nn.cast(x, "float32"), "int32")
+
+
+def check_int(name: str, what: str, value: Any, *, at_least: int):
+    """:raise ValueError: not an int, or too small"""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name}: {what}, expected an int of at least {at_least}, got {value!r}")
+
+
+def check_index(name: str, what: str, value: Any, dim: nn.Dim):
+    """:raise ValueError: no index of that dim"""
+    size = dim.dimension or 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+        raise ValueError(f"{name}: {what}, expected an index from 0 to {size - 1} of {dim}, got {value!r}")

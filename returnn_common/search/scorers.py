@@ -1,0 +1,134 @@
+"""
+Scorers: what gives a search the log probabilities of the next label, given those before it.
+
+Shape letters: B batch dims (with the beam, once there is one), V labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .. import nn
+from ._common import IMPOSSIBLE, scale_log_probs
+
+__all__ = ["DecoderScorer", "Scorer", "combine"]
+
+
+class Scorer(Protocol):
+    """
+    Any object with these is a scorer: ours, yours. Nobody inherits from it.
+
+    vocab_dim: V, of the labels, end of sentence included.
+
+    A scorer whose scores can be above zero, such as a difference of log probabilities, also has
+    `can_exceed_zero = True`: then a search cannot know that a hypothesis only gets worse the longer it is.
+    """
+
+    vocab_dim: nn.Dim
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> Any:
+        """
+        :param batch_dims: B
+        :return: any nested structure that `nn.nested` handles, of tensors and dims. The search selects from its
+            tensors along the beam dim, those without it are shared.
+        """
+        ...
+
+    def score(self, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
+        """
+        :param prev_labels: {B}, sparse over V, at the first step the begin of sentence. Hypotheses that have
+            ended are passed on as well, with end of sentence; what comes out for them is not used.
+        :param state: `initial_state` or the state that the step before returned, with hypotheses selected
+        :return: log_probs {B, V}, natural log, of the next label (-inf: impossible); and the new state
+        """
+        ...
+
+
+class DecoderScorer:
+    """
+    A decoder of an attention model, or a language model, as a scorer: softmax over its logits.
+
+    :param decoder: module with `vocab_dim`, `default_initial_state(*, batch_dims)` and
+        `decoder(labels, *, spatial_dim, state, encoder=None) -> (logits, new_state)`,
+        e.g. :class:`returnn.frontend.decoder.transformer.TransformerDecoder`
+    :param encoder: what its `transform_encoder(encoded, *, axis)` returned; None for a language model
+    """
+
+    def __init__(self, decoder: Any, encoder: Any = None):
+        self.decoder = decoder
+        self.encoder = encoder
+        self.vocab_dim: nn.Dim = decoder.vocab_dim
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> Any:
+        """:return: the decoder's"""
+        return self.decoder.default_initial_state(batch_dims=batch_dims)
+
+    def score(self, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
+        """
+        :param prev_labels: {B}
+        :param state: the decoder's
+        :return: log_probs {B, V} in float32, new state
+        """
+        kwargs = {} if self.encoder is None else {"encoder": self.encoder}
+        logits, state = self.decoder(prev_labels, spatial_dim=nn.single_step_dim, state=state, **kwargs)
+        return nn.log_softmax(nn.cast(logits, "float32"), axis=self.vocab_dim), state
+
+
+def combine(scorers: Sequence[tuple[Scorer, float]]) -> Scorer:
+    """
+    Log-linear mixture, a scorer again: `sum(scale * log_probs)`, not normalised. So for ensembles of models, shallow
+    fusion (Gulcehre et al. 2015, https://arxiv.org/abs/1503.03535, equation 6), density ratio
+    (McDermott et al. 2019, https://arxiv.org/abs/2002.11268, equation 7) and subtraction of an internal LM.
+
+    A label that one of them rules out (-inf) is ruled out, whatever its scale. One with scale 0 is ignored,
+    it is not even called.
+
+    Their vocabularies must have the same size; the first one's dim is that of the mixture. Where dims have a
+    RETURNN vocabulary (`dim.vocab`), its labels must be the same.
+
+    :param scorers: pairs of scorer and scale, which may be negative
+    :raise ValueError: no pairs, no scale but 0, or different vocabularies
+    """
+    scorers = list(scorers)
+    if not any(scale for _, scale in scorers):
+        raise ValueError(f"combine: expected at least one scorer with a scale other than 0, got {scorers}")
+    first = scorers[0][0].vocab_dim
+    for i, (scorer, _) in enumerate(scorers):
+        _check_vocab(f"combine: scorer {i} ({type(scorer).__name__})", scorer.vocab_dim, first)
+    return _Combined([(scorer, float(scale)) for scorer, scale in scorers if scale], vocab_dim=first)
+
+
+class _Combined:
+    """see :func:`combine`"""
+
+    def __init__(self, parts: Sequence[tuple[Scorer, float]], *, vocab_dim: nn.Dim):
+        self.parts = list(parts)
+        self.vocab_dim = vocab_dim
+        self.can_exceed_zero = any(scale < 0 or getattr(scorer, "can_exceed_zero", False) for scorer, scale in parts)
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> dict[str, Any]:
+        return {str(i): scorer.initial_state(batch_dims=batch_dims) for i, (scorer, _) in enumerate(self.parts)}
+
+    def score(self, prev_labels: nn.Tensor, state: dict[str, Any]) -> tuple[nn.Tensor, dict[str, Any]]:
+        total, new_state = None, {}
+        for i, (scorer, scale) in enumerate(self.parts):
+            labels = nn.set_sparse_dim(prev_labels, scorer.vocab_dim)
+            log_probs, new_state[str(i)] = scorer.score(labels, state[str(i)])
+            if scorer.vocab_dim != self.vocab_dim:
+                log_probs, _ = nn.replace_dim(log_probs, in_dim=scorer.vocab_dim, out_dim=self.vocab_dim)
+            log_probs = scale_log_probs(log_probs, scale)
+            # One may depend on less than another, e.g. not on the utterance
+            total = log_probs if total is None else nn.combine_bc(total, "+", log_probs)
+        assert total is not None
+        return nn.where(total < IMPOSSIBLE, float("-inf"), total), new_state
+
+
+def _check_vocab(what: str, dim: nn.Dim, first: nn.Dim):
+    if dim.dimension != first.dimension:
+        raise ValueError(f"{what}: expected a vocabulary of {first.dimension} labels like {first}, got {dim}")
+    labels, expected = (getattr(d.vocab, "labels", None) for d in (dim, first))
+    if labels is None or expected is None or labels == expected:
+        return
+    i = next(i for i, (a, b) in enumerate(zip(labels, expected, strict=True)) if a != b)
+    raise ValueError(f"{what}: expected the same labels, but label {i} of {dim} is {labels[i]!r}, not {expected[i]!r}")
