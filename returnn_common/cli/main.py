@@ -24,6 +24,7 @@ _COMMANDS = {
     "recipes": "list, show and copy recipes",
     "prepare": "make a corpus ready for training",
     "score": "word error rate of hypotheses",
+    "checkpoint": "show, convert and average checkpoints",
 }
 
 

@@ -5,7 +5,16 @@ Training any model: the train step, learning-rate schedules, checkpoint averagin
 from __future__ import annotations
 
 from .averaging import average_checkpoints, select_checkpoints
+from .convert import convert_checkpoint
 from .learning_rates import noam, one_cycle, warmup_decay
 from .train_step import train_step
 
-__all__ = ["train_step", "warmup_decay", "one_cycle", "noam", "average_checkpoints", "select_checkpoints"]
+__all__ = [
+    "train_step",
+    "warmup_decay",
+    "one_cycle",
+    "noam",
+    "average_checkpoints",
+    "convert_checkpoint",
+    "select_checkpoints",
+]

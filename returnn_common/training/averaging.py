@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from .checkpoints import Checkpoint, find_checkpoint, read_checkpoint, write_checkpoint
+from .checkpoints import Checkpoint, compare_parameters, find_checkpoint, read_checkpoint, write_checkpoint
 
 __all__ = ["average_checkpoints", "select_checkpoints", "read_scores"]
 
@@ -191,11 +191,6 @@ def _check_same_parameters(first: Checkpoint, first_path: str, other: Checkpoint
         kinds.update({name: f"{v.dtype} {list(v.shape)}" for name, v in checkpoint.others.items()})
         return kinds
 
-    a, b = _describe(first), _describe(other)
-    problems = [f"{name} only in {first_path}" for name in sorted(set(a) - set(b))]
-    problems += [f"{name} only in {path}" for name in sorted(set(b) - set(a))]
-    differing = [name for name in sorted(set(a) & set(b)) if a[name] != b[name]]
-    problems += [f"{name} is {a[name]} in {first_path}, {b[name]} in {path}" for name in differing]
-    if problems:
-        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise ValueError(f"average_checkpoints: parameters differ: {shown}")
+    differences = compare_parameters(_describe(first), _describe(other), a_name=first_path, b_name=path)
+    if differences:
+        raise ValueError(f"average_checkpoints: parameters differ: {differences}")

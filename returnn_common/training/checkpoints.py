@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from glob import escape, glob
 from typing import Any
 
 import numpy
 
-__all__ = ["Checkpoint", "find_checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "compare_parameters", "find_checkpoint", "read_checkpoint", "strip_suffix", "write_checkpoint"]
 
 # What shows that a checkpoint is there, whole: each engine writes this last, or at once.
 _MARKERS = {"torch": ".pt", "tensorflow": ".index", "jax": ".orbax"}
 _SUFFIXES = (".pt", ".index", ".meta", ".orbax")
+_MAX_LISTED = 8
 
 
 @dataclass
@@ -84,9 +86,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> st
     :param path: with or without suffix
     :return: the path without suffix
     """
-    base = os.fspath(path)
-    for suffix in _SUFFIXES:
-        base = base.removesuffix(suffix)
+    base = strip_suffix(path)
     folder = os.path.dirname(os.path.abspath(base))
     os.makedirs(folder, exist_ok=True)
     write = {"torch": _write_torch, "tensorflow": _write_tensorflow, "jax": _write_jax}[checkpoint.engine]
@@ -94,6 +94,30 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> st
         write(checkpoint, os.path.join(tmp, os.path.basename(base)))
         _move_into_place(tmp, folder, os.path.basename(base))
     return base
+
+
+def strip_suffix(path: str | os.PathLike[str]) -> str:
+    """:return: the path of a checkpoint as RETURNN names it"""
+    base = os.fspath(path)
+    for suffix in _SUFFIXES:
+        base = base.removesuffix(suffix)
+    return base
+
+
+def compare_parameters(a: Mapping[str, str], b: Mapping[str, str], *, a_name: str, b_name: str) -> str:
+    """
+    :param a: by the parameter's name, what has to be equal, such as "float32 [3, 4]"
+    :param b: likewise
+    :param a_name: what ``a`` is, for the message
+    :param b_name: what ``b`` is
+    :return: which parameters are missing, extra or differ, in words; empty if all are equal
+    """
+    problems = [f"{name} only in {a_name}" for name in sorted(set(a) - set(b))]
+    problems += [f"{name} only in {b_name}" for name in sorted(set(b) - set(a))]
+    differing = [name for name in sorted(set(a) & set(b)) if a[name] != b[name]]
+    problems += [f"{name} is {a[name]} in {a_name}, {b[name]} in {b_name}" for name in differing]
+    more = len(problems) - _MAX_LISTED
+    return "; ".join(problems[:_MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _move_into_place(tmp: str, folder: str, name: str) -> None:
