@@ -102,12 +102,29 @@ def _scan_layers(spatial_dim: Dim, step, *, xs, initial, ys):
     from returnn.tf import frontend_layers as rfl
 
     del ys  # layers know their dims
+
+    def mark_time(x: Tensor) -> Tensor:
+        """a tensor which came from the outside by its dims has no time axis, and RETURNN can't give it one later"""
+        return rfl.make_layer(
+            {"class": "reinterpret_data", "from": x, "set_axes": {"T": spatial_dim}}, name="mark_time"
+        )
+
+    xs = _map(mark_time, xs)
     loop = rfl.Loop(axis=spatial_dim)
     loop.state.carry = initial
     with loop:
-        y, loop.state.carry = step(_map(loop.unstack, xs), loop.state.carry)
+        y, loop.state.carry = _call_as(loop.layer_module, step, _map(loop.unstack, xs), loop.state.carry)
         outputs = tree.map_structure(loop.stack, y)
     return outputs, loop.state.carry
+
+
+def _call_as(module: rf.Module, func: Callable[..., Any], *args: Any) -> Any:
+    """
+    RETURNN finds the room of a new layer by the modules among the first arguments on the call stack. Without the
+    loop's module there, what follows after the call of another module goes to the room of whoever runs the loop.
+    """
+    assert isinstance(module, rf.Module)
+    return func(*args)
 
 
 def _scan_jax(spatial_dim: Dim, step, *, xs, initial, ys):
