@@ -36,4 +36,5 @@ def with_bos_eos(labels: Tensor, *, spatial_dim: Dim, bos: int, eos: int) -> tup
     positions = rf.range_over_dim(out_dim, device=labels.device)
     sizes = spatial_dim.get_size_tensor(device=labels.device)
     is_label = rf.compare(positions, "<", sizes, allow_broadcast_all_sources=True)
-    return previous, rf.where(is_label, targets, eos), out_dim
+    end = rf.constant(eos, dims=(), dtype=labels.dtype, sparse_dim=vocab_dim, device=labels.device)
+    return previous, rf.where(is_label, targets, end), out_dim

@@ -30,15 +30,15 @@ def make_transformer_decoder(
     (Xiong et al. 2020, https://arxiv.org/abs/2002.04745, figure 1), and once more before the output.
     The labels' embedding is that of the output layer as well (section 3.4 of the paper).
 
-    It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of steps
-    at most, so that no shape in the state ever changes.
+    It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of
+    steps at most, so that no shape in the state ever changes.
 
     :param encoder_dim: of the encoder's output, normalised already
     :param vocab_dim: of the labels
     :param num_heads: of each attention, divides ``model_dim``
     :param ff_dim: inside of the feed-forward blocks; None: 4 times ``model_dim``
-    :param positions: "absolute": sinusoids added to the embedding (section 3.5 of the paper); "rotary": queries and keys
-        of the self-attention are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864)
+    :param positions: "absolute": sinusoids added to the embedding (section 3.5 of the paper); "rotary": queries and
+        keys of the self-attention are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864)
     :param dropout: after each block, in it, on the attention weights and on the embedding
     :return: decoder, ``{batch, labels} -> {batch, labels, vocab}``
     :raises ValueError: for a size that doesn't fit, or another ``positions``

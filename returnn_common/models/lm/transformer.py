@@ -30,8 +30,8 @@ def make_transformer_lm(
     feed-forward blocks of 4096, no dropout, and no encoding of positions, without which the paper's models were better.
     Normalisation comes before each block, as there, and once more before the output.
 
-    It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of steps
-    at most, so that no shape in the state ever changes.
+    It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of
+    steps at most, so that no shape in the state ever changes.
 
     :param vocab_dim: of the labels
     :param num_heads: divides ``model_dim``

@@ -1,0 +1,176 @@
+"""
+Transformer from text to text (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn.frontend.encoder.transformer import TransformerEncoder
+
+from .. import nn
+from ..nn.checks import check_at_least, check_probability
+from ..nn.labels import with_bos_eos
+from ..nn.rotary import RotarySelfAttention
+from ..search import DecoderScorer, Hypotheses, beam_search, combine
+from .decoder.transformer import make_transformer_decoder
+
+__all__ = ["Transformer", "make_transformer"]
+
+_EXTRA_LABELS = 50  # of an output, beyond the length of its input: section 6.1 of the paper
+
+
+class Transformer(nn.Module):
+    """
+    :param encoder: RETURNN's: ``encoder(labels, spatial_dim=time) -> {batch, time, model}``, last norm included
+    :param decoder: :class:`returnn_common.nn.Decoder`
+    :param bos: index of the begin of sentence, in the decoder's vocabulary
+    :param eos: index of the end of sentence there; may equal ``bos``
+    :param label_smoothing: share of the target's probability that goes to all other labels alike
+        (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7)
+    """
+
+    def __init__(
+        self, *, encoder: TransformerEncoder, decoder: nn.Decoder, bos: int, eos: int, label_smoothing: float = 0.1
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.vocab_dim = decoder.vocab_dim
+        self.bos = bos
+        self.eos = eos
+        self.label_smoothing = label_smoothing
+
+    def encode(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> Any:
+        """
+        :param source: label indices ``{batch, time}``
+        :param in_spatial_dim: time
+        :return: what the decoder takes as ``encoder``
+        """
+        encoded = self.encoder(source, spatial_dim=in_spatial_dim)
+        return self.decoder.transform_encoder(encoded, axis=in_spatial_dim)
+
+    def losses(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
+    ) -> dict[str, nn.Loss]:
+        """
+        :param source: label indices ``{batch, time}``
+        :param targets: label indices ``{batch, labels}``, without begin and end of sentence
+        :return: "ce": cross-entropy, with smoothed targets in training, per label, end of sentence included, natural
+            log; "fer": share of the labels, end of sentence included, that are not the most probable ones after the
+            true previous ones
+        """
+        encoder = self.encode(source, in_spatial_dim=in_spatial_dim)
+        previous, targets, time = with_bos_eos(targets, spatial_dim=targets_spatial_dim, bos=self.bos, eos=self.eos)
+        state = self.decoder.default_initial_state(batch_dims=targets.remaining_dims(time))
+        logits, _ = self.decoder(previous, spatial_dim=time, state=state, encoder=encoder)
+        log_probs = nn.log_softmax(nn.cast(logits, "float32"), axis=self.vocab_dim)
+        num_labels = nn.cast(time.get_size_tensor(device=source.device), "float32")
+        errors = nn.cast(nn.reduce_argmax(log_probs, axis=self.vocab_dim) != targets, "float32")
+        return {
+            "ce": nn.Loss(self._cross_entropy(log_probs, targets, time=time), inv_norm_factor=num_labels),
+            "fer": nn.Loss(nn.reduce_sum(errors, axis=time), inv_norm_factor=num_labels, as_error=True),
+        }
+
+    def _cross_entropy(self, log_probs: nn.Tensor, targets: nn.Tensor, *, time: nn.Dim) -> nn.Tensor:
+        """:return: ``{batch}``"""
+        loss = -nn.gather(log_probs, indices=targets, axis=self.vocab_dim)
+        train_flag = nn.get_run_ctx().is_train_flag_enabled(func=Transformer._cross_entropy)
+        if self.label_smoothing and train_flag is not False:
+            size = self.vocab_dim.dimension
+            assert size is not None
+            # (1 - s) on the target, s / (V - 1) on each other label.
+            others = -nn.reduce_sum(log_probs, axis=self.vocab_dim) - loss
+            smoothed = loss * (1.0 - self.label_smoothing) + others * (self.label_smoothing / (size - 1))
+            loss = smoothed if train_flag is True else nn.where(train_flag, smoothed, loss)
+        return nn.reduce_sum(loss, axis=time)
+
+    def search(
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        beam_size: int = 4,
+        max_len: int | nn.Tensor | None = None,
+        length_exponent: float = 1.0,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+    ) -> Hypotheses:
+        """
+        :param source: label indices ``{batch, time}``
+        :param beam_size: 4 as in the paper
+        :param max_len: labels at most, see :func:`beam_search`; None: 50 more than the source has
+        :param length_exponent: see :func:`beam_search`
+        :param lm: a scorer over the same labels, with the same begin and end of sentence
+        :param lm_scale: its weight; with 0, it is ignored
+        :raises ValueError: for a scale without ``lm``, or an ``lm`` with another vocabulary
+        """
+        if lm is None and lm_scale:
+            raise ValueError(f"Transformer: expected an lm for lm_scale {lm_scale}")
+        if max_len is None:
+            max_len = in_spatial_dim.get_size_tensor(device=source.device) + _EXTRA_LABELS
+        scorer = DecoderScorer(self.decoder, encoder=self.encode(source, in_spatial_dim=in_spatial_dim))
+        return beam_search(
+            scorer if not lm_scale else combine([(scorer, 1.0), (lm, lm_scale)]),
+            batch_dims=source.remaining_dims(in_spatial_dim),
+            beam_size=beam_size,
+            max_len=max_len,
+            bos=self.bos,
+            eos=self.eos,
+            length_exponent=length_exponent,
+        )
+
+
+def make_transformer(
+    in_vocab_dim: int | nn.Dim,
+    out_vocab_dim: int | nn.Dim,
+    *,
+    num_layers: int = 6,
+    model_dim: int | nn.Dim = 512,
+    num_heads: int = 8,
+    positions: str = "absolute",
+    dropout: float = 0.1,
+    label_smoothing: float = 0.1,
+    bos: int = 0,
+    eos: int = 0,
+) -> Transformer:
+    """
+    The defaults are the paper's base model (table 3), but with normalisation before each block, as in
+    :func:`make_transformer_decoder`. The feed-forward blocks have 4 times ``model_dim``.
+
+    :param in_vocab_dim: labels of the source; their embedding is not shared with the target's
+    :param out_vocab_dim: labels of the target, begin and end of sentence included
+    :param num_layers: of the encoder, and of the decoder
+    :param num_heads: of each attention, divides ``model_dim``
+    :param positions: in both: "absolute", sinusoids; or "rotary", queries and keys of the self-attention are turned
+        (Su et al. 2021, https://arxiv.org/abs/2104.09864), which only knows distances: for longer sequences than any
+        in training
+    :param dropout: everywhere
+    :param label_smoothing: see :class:`Transformer`
+    :param bos: index of the begin of sentence in ``out_vocab_dim``
+    :param eos: index of the end of sentence there
+    :raises ValueError: for a size or index that doesn't fit, or another ``positions``
+    """
+    in_vocab_dim = nn.as_dim(in_vocab_dim, name="in-labels")
+    out_vocab_dim = nn.as_dim(out_vocab_dim, name="out-labels")
+    model_dim = nn.as_dim(model_dim, name="model")
+    check_at_least("transformer", 1, num_layers=num_layers)
+    check_probability("transformer", dropout=dropout, label_smoothing=label_smoothing)
+    for name, index in (("bos", bos), ("eos", eos)):
+        if not 0 <= index < (out_vocab_dim.dimension or 0):
+            raise ValueError(f"transformer: expected {name} as an index of {out_vocab_dim}, got {index!r}")
+    options: dict[str, Any] = {
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "dropout": dropout,
+    }
+    decoder = make_transformer_decoder(model_dim, out_vocab_dim, model_dim=model_dim, positions=positions, **options)
+    encoder = TransformerEncoder(
+        in_vocab_dim,
+        model_dim,
+        **options,
+        att_dropout=dropout,
+        pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
+        layer_opts={"self_att": RotarySelfAttention} if positions == "rotary" else None,
+    )
+    return Transformer(encoder=encoder, decoder=decoder, bos=bos, eos=eos, label_smoothing=label_smoothing)
