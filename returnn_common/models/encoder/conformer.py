@@ -5,9 +5,10 @@ so that parameter names are RETURNN's and existing checkpoints load.
 
 from __future__ import annotations
 
-from returnn.frontend.encoder.conformer import ConformerConvSubsample, ConformerEncoder
+from returnn.frontend.encoder.conformer import ConformerEncoder
 
 from ... import nn
+from ...nn.checks import check_at_least, check_num_heads, check_probability
 
 __all__ = ["make_conformer_encoder", "conformer_s", "conformer_m", "conformer_l"]
 
@@ -41,14 +42,10 @@ def make_conformer_encoder(
     """
     in_dim = nn.as_dim(in_dim, name="features")
     out_dim = nn.as_dim(out_dim, name="conformer")
-    _check("num_layers", num_layers, at_least=1)
-    _check("conv_kernel_size", conv_kernel_size, at_least=1)
-    _check("subsampling_channels", subsampling_channels, at_least=2)
-    if num_heads < 1 or out_dim.dimension % num_heads:
-        raise ValueError(f"conformer: out_dim {out_dim.dimension} is not a multiple of num_heads {num_heads}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"conformer: expected 0 <= dropout < 1, got {dropout}")
-    input_layer = _make_subsampling(in_dim, subsampling, channels=subsampling_channels)
+    check_at_least("conformer", 1, num_layers=num_layers, conv_kernel_size=conv_kernel_size)
+    check_num_heads("conformer", num_heads, out_dim=out_dim)
+    check_probability("conformer", dropout=dropout)
+    input_layer = nn.make_conv_subsampling(in_dim, subsampling, channels=subsampling_channels, owner="conformer")
     encoder = ConformerEncoder(
         in_dim,
         out_dim,
@@ -83,27 +80,9 @@ def conformer_l(in_dim: int | nn.Dim) -> ConformerEncoder:
     return make_conformer_encoder(in_dim, num_layers=17, out_dim=512, num_heads=8, conv_kernel_size=32)
 
 
-def _make_subsampling(in_dim: nn.Dim, factor: int, *, channels: int) -> ConformerConvSubsample:
-    filters_and_strides = {4: [(3, 2), (3, 2)], 6: [(3, 2), (5, 3)]}
-    if factor not in filters_and_strides:
-        raise ValueError(f"conformer: expected subsampling 4 or 6, got {factor!r}")
-    return ConformerConvSubsample(
-        in_dim,
-        out_dims=[nn.FeatureDim("conv-1", channels // 2), nn.FeatureDim("conv-2", channels)],
-        filter_sizes=[size for size, _ in filters_and_strides[factor]],
-        strides=[stride for _, stride in filters_and_strides[factor]],
-        padding="same",
-    )
-
-
 def _make_conv_norm(name: str, dim: nn.Dim) -> nn.Module:
     if name == "batch":
         return nn.BatchNorm(dim)
     if name == "layer":
         return nn.LayerNorm(dim)
     raise ValueError(f"conformer: expected conv_norm 'batch' or 'layer', got {name!r}")
-
-
-def _check(name: str, value: int, *, at_least: int):
-    if not isinstance(value, int) or value < at_least:
-        raise ValueError(f"conformer: expected {name} >= {at_least}, got {value!r}")
