@@ -17,9 +17,15 @@ from unittest import mock
 from returnn_common import nn
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
+from returnn_common.models.encoder.e_branchformer import (
+    e_branchformer_b,
+    e_branchformer_l,
+    make_e_branchformer_encoder,
+)
+from returnn_common.models.encoder.transformer import make_transformer_encoder, make_transformer_text_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.models.specaugment import SpecAugment
-from tests.zoo_kinds import AUDIO, ENCODER, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, Kind
+from tests.zoo_kinds import AUDIO, ENCODER, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, TEXT_ENCODER, Kind
 
 __all__ = ["Entry", "ZOO"]
 
@@ -53,12 +59,17 @@ class Entry:
         return self.builder.__name__ + (f"-{self.variant}" if self.variant else "")
 
 
-def _tiny_preset(preset: Callable[..., Any], features: nn.Dim, dropout: float) -> Any:
-    """what a preset of the Conformer makes, with one layer and two dims a head instead of its own sizes"""
-    builder = make_conformer_encoder
+def _tiny_preset(
+    preset: Callable[..., Any],
+    features: nn.Dim,
+    *,
+    builder: Callable[..., Any] = make_conformer_encoder,
+    **random: float,
+) -> Any:
+    """what a preset of that builder makes, with one layer and two dims a head instead of its own sizes"""
 
     def _make(in_dim: nn.Dim, *, num_layers: int, out_dim: int, num_heads: int, **options: Any) -> Any:
-        tiny = {"num_layers": 1, "out_dim": 2 * num_heads, "subsampling_channels": 4, "dropout": dropout}
+        tiny = {"num_layers": 1, "out_dim": 2 * num_heads, "subsampling_channels": 4, **random}
         return builder(in_dim, num_heads=num_heads, **{**options, **tiny})
 
     with mock.patch.object(sys.modules[preset.__module__], builder.__name__, _make):
@@ -68,6 +79,7 @@ def _tiny_preset(preset: Callable[..., Any], features: nn.Dim, dropout: float) -
 # Softmax removes what is added to all keys alike.
 _KEYS = ("*self_att.qkv.bias",)
 _CONFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
+_TRANSFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
 
 
 def _encoder(features: nn.Dim, dropout: float) -> nn.Module:
@@ -104,11 +116,51 @@ ZOO = [
         Entry(
             preset,
             ENCODER,
-            lambda features, dropout, preset=preset: _tiny_preset(preset, features, dropout),
+            lambda features, dropout, preset=preset: _tiny_preset(preset, features, dropout=dropout),
             full=preset,
             no_gradient=(*_KEYS, "*depthwise_conv.bias"),
         )
         for preset in (conformer_s, conformer_m, conformer_l)
+    ),
+    Entry(
+        make_e_branchformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_e_branchformer_encoder(
+            features, **_CONFORMER, dropout=dropout, layer_drop=dropout
+        ),
+    ),
+    *(
+        Entry(
+            preset,
+            ENCODER,
+            lambda features, dropout, preset=preset: _tiny_preset(
+                preset, features, builder=make_e_branchformer_encoder, dropout=dropout, layer_drop=dropout
+            ),
+            full=preset,
+        )
+        for preset in (e_branchformer_b, e_branchformer_l)
+    ),
+    *(
+        Entry(
+            make_transformer_encoder,
+            ENCODER,
+            lambda features, dropout, options=options: make_transformer_encoder(
+                features, **_TRANSFORMER, **options, dropout=dropout, layer_drop=dropout
+            ),
+            variant=variant,
+        )
+        for variant, options in {
+            "": {},
+            "absolute": {"positions": "absolute", "subsampling": 1},
+            "rotary-6": {"positions": "rotary", "subsampling": 6},
+        }.items()
+    ),
+    Entry(
+        make_transformer_text_encoder,
+        TEXT_ENCODER,
+        lambda labels, dropout: make_transformer_text_encoder(
+            labels, num_layers=2, out_dim=8, num_heads=2, dropout=dropout, layer_drop=dropout
+        ),
     ),
     # Full models
     Entry(

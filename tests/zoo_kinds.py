@@ -15,7 +15,19 @@ import numpy as np
 from returnn_common import nn
 from tests.engines import Input
 
-__all__ = ["FEATURES", "VOCAB", "Kind", "AUDIO", "SPECTROGRAM", "ENCODER", "DECODER", "LM", "SPEECH", "SPEECH_FROM_AUDIO"]
+__all__ = [
+    "FEATURES",
+    "VOCAB",
+    "Kind",
+    "AUDIO",
+    "SPECTROGRAM",
+    "ENCODER",
+    "TEXT_ENCODER",
+    "DECODER",
+    "LM",
+    "SPEECH",
+    "SPEECH_FROM_AUDIO",
+]
 
 FEATURES = 8
 VOCAB = 5
@@ -124,6 +136,10 @@ def _call_features(model, x, time) -> Outputs:
     return {"out": (_float(out), [nn.batch_dim, out_time, model.out_dim]), "loss": _loss(out)}
 
 
+def _call_text_encoder(model, y, time) -> Outputs:
+    return _call_features(model, y, time)
+
+
 def _call_spectrogram(model, x, time, features) -> Outputs:
     out = model(x, spatial_dim=time, feature_dim=features)
     return {"out": (_float(out), [nn.batch_dim, time, features]), "loss": _loss(out)}
@@ -155,6 +171,7 @@ _SAMPLES = {"lengths": (5900, 1, 159, 161, 801), "train_lengths": (4700, 2300, 3
 AUDIO = Kind("raw audio to features", _audio_inputs, _call_features, **_SAMPLES)
 SPECTROGRAM = Kind("features to features", _features_inputs, _call_spectrogram)
 ENCODER = Kind("encoder", _features_inputs, _call_features)
+TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
 DECODER = Kind("decoder", _decoder_inputs, _call_decoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
 LM = Kind("language model", _labels_inputs, _call_lm, lengths=(17, 1, 2, 3, 4, 5), long=400)
 SPEECH = Kind("features and targets to losses", _speech_inputs, _call_speech)
