@@ -8,6 +8,7 @@ carry the outputs (here: a rec layer). On PyTorch the loop is plain Python.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,7 @@ def _checked(result: tuple[Any, Any], state: Any, ys: Any) -> tuple[Any, Any]:
     return y, new_state
 
 
-def _map(func: Callable[[Tensor], Any], structure: Any) -> Any:
+def _map(func: Callable[[Any], Any], structure: Any) -> Any:
     return tree.map_structure(lambda x: None if x is None else func(x), structure)
 
 
@@ -93,7 +94,7 @@ def _scan_eager(spatial_dim: Dim, step, *, xs, initial, ys):
     outputs = tree.map_structure(TensorArray, ys)
     state = initial
     for i in range(int(spatial_dim.get_dim_value())):
-        y, state = step(_map(lambda array: array[i], frames), state)  # noqa: B023 (called at once)
+        y, state = step(_map(operator.itemgetter(i), frames), state)
         outputs = tree.map_structure(lambda array, new: array.push_back(new), outputs, y)
     return tree.map_structure(lambda array: array.stack(axis=spatial_dim), outputs), state
 

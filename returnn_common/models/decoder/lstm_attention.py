@@ -21,6 +21,7 @@ import functools
 from collections.abc import Sequence
 
 from ... import nn
+from ...nn.checks import check_probability
 from ...nn.lstm import LSTM, LstmState
 from ...nn.scan import scan_over
 
@@ -59,11 +60,9 @@ def make_lstm_attention_decoder(
     model_dim = nn.as_dim(model_dim, name="lstm-decoder")
     embed_dim = nn.as_dim(embed_dim, name="label-embedding")
     att_dim = nn.as_dim(att_dim, name="attention-energy")
+    check_probability("LSTM decoder", dropout=dropout, zoneout=zoneout)
     if model_dim.dimension is None or model_dim.dimension % 2:
         raise ValueError(f"LSTM decoder: expected an even model_dim, got {model_dim.dimension}")
-    for name, value in [("dropout", dropout), ("zoneout", zoneout)]:
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"LSTM decoder: expected 0 <= {name} < 1, got {value}")
     return LSTMAttentionDecoder(
         nn.Embedding(vocab_dim, embed_dim),
         AdditiveAttention(encoder_dim, model_dim, att_dim, num_heads=num_heads),
@@ -170,26 +169,21 @@ class LSTMAttentionDecoder(nn.Module):
         """
         return self.attention.transform_encoder(encoder, axis=axis)
 
-    def default_initial_state(self, *, batch_dims: Sequence[nn.Dim], encoder: nn.State | None = None) -> nn.State:
+    def default_initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> nn.State:
         """
         :param batch_dims: of the labels, without their time
-        :param encoder: of :meth:`transform_encoder`. With it, ``accumulated`` is zeros; without, it is None, and
-            the first call, which knows the encoder, makes it.
-        :return: zeros: the LSTM's state; context ``{batch, encoder_dim}``; accumulated ``{batch, time, heads}``
+        :return: zeros: the LSTM's state; context ``{batch, encoder_dim}``; accumulated ``{batch, heads}``, which has
+            the encoder's time as well from the first call on
         """
-        encoder_dim = self.attention.encoder_dim
+        encoder_dim, heads_dim = self.attention.encoder_dim, self.attention.heads_dim
         return nn.State(
             lstm=self.lstm.default_initial_state(batch_dims=batch_dims),
             context=nn.zeros([*batch_dims, encoder_dim], feature_dim=encoder_dim),
-            accumulated=None if encoder is None else self._no_feedback(batch_dims, encoder),
+            accumulated=nn.zeros([*batch_dims, heads_dim], feature_dim=heads_dim),
         )
 
-    def _no_feedback(self, batch_dims: Sequence[nn.Dim], encoder: nn.State) -> nn.Tensor:
-        heads_dim = self.attention.heads_dim
-        return nn.zeros([*batch_dims, encoder.time, heads_dim], feature_dim=heads_dim)
-
     def __call__(
-        self, source: nn.Tensor, /, *, spatial_dim: nn.Dim, state: nn.State, encoder: nn.State
+        self, source: nn.Tensor, /, *, spatial_dim: nn.Dim, state: nn.State, encoder: nn.State | None = None
     ) -> tuple[nn.Tensor, nn.State]:
         """
         :param source: previous labels, beginning with the start of the sentence: ``{batch, labels}`` over vocab_dim;
@@ -199,13 +193,17 @@ class LSTMAttentionDecoder(nn.Module):
         :param encoder: of :meth:`transform_encoder`
         :return: logits of the labels that follow, ``{batch, labels, vocab}`` (one step: ``{batch, vocab}``);
             the state after each sequence's own last label
-        :raises ValueError: if the labels are over another dim
+        :raises ValueError: if the labels are over another dim, or there is no encoder
         """
+        if encoder is None:
+            raise ValueError("LSTM decoder: expected what transform_encoder returned as encoder, got None")
         if source.sparse_dim != self.vocab_dim:
             raise ValueError(f"LSTM decoder: expected labels over {self.vocab_dim}, got {source}")
-        if state.accumulated is None:
-            batch_dims = [dim for dim in source.dims if dim != spatial_dim]
-            state = nn.State({**state, "accumulated": self._no_feedback(batch_dims, encoder)})
+        if encoder.time not in state.accumulated.dims:
+            zeros = nn.zeros([*state.accumulated.dims, encoder.time])
+            accumulated = zeros + state.accumulated
+            accumulated.feature_dim = self.attention.heads_dim
+            state = nn.State({**state, "accumulated": accumulated})
         embedded = self.embedding(source)
         xs = {"embedded": embedded, **self._zoneout_noise(source.dims)}
         step = functools.partial(_step, lstm=self.lstm, attention=self.attention, encoder=encoder, zoneout=self.zoneout)

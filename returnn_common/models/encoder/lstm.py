@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ... import nn
+from ...nn.checks import check_at_least, check_probability
 from ...nn.lstm import LSTM
 
 __all__ = ["BidirectionalLSTM", "LSTMEncoder", "make_lstm_encoder"]
@@ -38,16 +39,14 @@ def make_lstm_encoder(
     """
     in_dim = nn.as_dim(in_dim, name="features")
     out_dim = nn.as_dim(out_dim, name="lstm-encoder")
-    if not isinstance(num_layers, int) or num_layers < 1:
-        raise ValueError(f"LSTM encoder: expected num_layers >= 1, got {num_layers!r}")
+    check_at_least("LSTM encoder", 1, num_layers=num_layers)
+    check_probability("LSTM encoder", dropout=dropout)
     if out_dim.dimension is None or out_dim.dimension % 2:
         raise ValueError(f"LSTM encoder: expected an even out_dim, got {out_dim.dimension}")
     if len(time_pooling) > num_layers or any(not isinstance(size, int) or size < 1 for size in time_pooling):
         raise ValueError(
             f"LSTM encoder: expected at most {num_layers} pool sizes, each at least 1, got {tuple(time_pooling)}"
         )
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"LSTM encoder: expected 0 <= dropout < 1, got {dropout}")
     layers = [BidirectionalLSTM(in_dim if i == 0 else out_dim, out_dim) for i in range(num_layers)]
     return LSTMEncoder(layers, time_pooling=time_pooling, dropout=dropout)
 
@@ -62,10 +61,10 @@ class LSTMEncoder(nn.Module):
     :param dropout: of the input of each layer but the first
     """
 
-    def __init__(self, layers: Sequence[nn.Module], *, time_pooling: Sequence[int], dropout: float):
+    def __init__(self, layers: Sequence[BidirectionalLSTM], *, time_pooling: Sequence[int], dropout: float):
         super().__init__()
-        self.in_dim: nn.Dim = layers[0].in_dim
-        self.out_dim: nn.Dim = layers[-1].out_dim
+        self.in_dim = layers[0].in_dim
+        self.out_dim = layers[-1].out_dim
         self.layers = nn.ModuleList(layers)
         self.time_pooling = (*time_pooling, *([1] * (len(layers) - len(time_pooling))))
         self.downsample_factor = math.prod(self.time_pooling)
@@ -80,7 +79,7 @@ class LSTMEncoder(nn.Module):
         :param collected_outputs: is filled with the output of each layer, by its number from "0" on, after its pooling
             (so that their times differ where layers pool)
         :return: ``{batch, time', out_dim}``, and the dim time'
-        :raises ValueError: if the source has no in_dim
+        :raises ValueError: if the source has no in_dim or no in_spatial_dim
         """
         x, spatial_dim = source, in_spatial_dim
         for i, (layer, size) in enumerate(zip(self.layers, self.time_pooling, strict=True)):
@@ -115,8 +114,11 @@ class BidirectionalLSTM(nn.Module):
         :param source: ``{batch, time, in_dim}``
         :param spatial_dim: time
         :return: ``{batch, time, out_dim}``
-        :raises ValueError: if the source has no in_dim
+        :raises ValueError: if the source has no in_dim or no spatial_dim
         """
+        for dim in (self.in_dim, spatial_dim):
+            if dim not in source.dims:
+                raise ValueError(f"BidirectionalLSTM: expected a source with the dim {dim}, got {source}")
         batch_dims = source.remaining_dims([spatial_dim, self.in_dim])
         state = self.forward_lstm.default_initial_state(batch_dims=batch_dims)
         forward, _ = self.forward_lstm(source, state=state, spatial_dim=spatial_dim)

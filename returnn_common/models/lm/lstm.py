@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import nn
+from ...nn.checks import check_at_least, check_probability
 from ...nn.lstm import LSTM
 
 __all__ = ["LSTMLanguageModel", "make_lstm_lm"]
@@ -23,7 +24,7 @@ def make_lstm_lm(
 ) -> LSTMLanguageModel:
     """
     The defaults are the LibriSpeech language model over 10k subwords of Zeyer et al. 2018
-    (https://arxiv.org/abs/1805.03294; https://github.com/rwth-i6/returnn-experiments, 2018-asr-attention/librispeech/lm).
+    (https://arxiv.org/abs/1805.03294; 2018-asr-attention/librispeech/lm in https://github.com/rwth-i6/returnn-experiments).
     Irie et al. 2019 (https://arxiv.org/abs/1905.04226) compare with 4 layers, ``embed_dim=128``, no dropout.
 
     :param vocab_dim: of the labels
@@ -37,10 +38,8 @@ def make_lstm_lm(
     vocab_dim = nn.as_dim(vocab_dim, name="vocab")
     model_dim = nn.as_dim(model_dim, name="lstm-lm")
     embed_dim = nn.as_dim(embed_dim, name="lstm-lm-embedding")
-    if not isinstance(num_layers, int) or num_layers < 1:
-        raise ValueError(f"LSTM language model: expected num_layers >= 1, got {num_layers!r}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"LSTM language model: expected 0 <= dropout < 1, got {dropout}")
+    check_at_least("LSTM language model", 1, num_layers=num_layers)
+    check_probability("LSTM language model", dropout=dropout)
     embedding = nn.Embedding(vocab_dim, embed_dim)
     layers = [LSTM(embed_dim if i == 0 else model_dim, model_dim) for i in range(num_layers)]
     return LSTMLanguageModel(embedding, layers, nn.Linear(model_dim, vocab_dim), dropout=dropout)
