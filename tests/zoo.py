@@ -16,16 +16,29 @@ from unittest import mock
 
 from returnn_common import nn
 from returnn_common.models.ctc import make_ctc_model
+from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import (
     e_branchformer_b,
     e_branchformer_l,
     make_e_branchformer_encoder,
 )
+from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.encoder.transformer import make_transformer_encoder, make_transformer_text_encoder
 from returnn_common.models.features import LogMel
+from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.specaugment import SpecAugment
-from tests.zoo_kinds import AUDIO, ENCODER, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, TEXT_ENCODER, Kind
+from tests.zoo_kinds import (
+    AUDIO,
+    DECODER,
+    ENCODER,
+    LM,
+    SPECTROGRAM,
+    SPEECH,
+    SPEECH_FROM_AUDIO,
+    TEXT_ENCODER,
+    Kind,
+)
 
 __all__ = ["Entry", "ZOO"]
 
@@ -161,6 +174,27 @@ ZOO = [
         lambda labels, dropout: make_transformer_text_encoder(
             labels, num_layers=2, out_dim=8, num_heads=2, dropout=dropout, layer_drop=dropout
         ),
+    ),
+    Entry(
+        make_lstm_encoder,
+        ENCODER,
+        lambda features, dropout: make_lstm_encoder(
+            features, num_layers=2, out_dim=6, time_pooling=(3, 2), dropout=dropout
+        ),
+        full=make_lstm_encoder,
+    ),
+    # Decoders and language models
+    Entry(
+        make_lstm_attention_decoder,
+        DECODER,
+        lambda features, labels, dropout: make_lstm_attention_decoder(
+            features, labels, model_dim=6, embed_dim=4, att_dim=5, num_heads=2, dropout=dropout, zoneout=dropout
+        ),
+    ),
+    Entry(
+        make_lstm_lm,
+        LM,
+        lambda labels, dropout: make_lstm_lm(labels, num_layers=2, embed_dim=4, model_dim=6, dropout=dropout),
     ),
     # Full models
     Entry(
