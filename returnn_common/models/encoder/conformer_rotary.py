@@ -11,8 +11,6 @@ from returnn.frontend.encoder.conformer import ConformerEncoder
 from ... import nn
 from ...nn.checks import check_at_least, check_probability
 from ...nn.norms import make_norm
-from ...nn.rotary import RotarySelfAttention
-from ...nn.subsampling import make_conv_subsampling
 
 __all__ = ["make_rotary_conformer_encoder"]
 
@@ -48,7 +46,7 @@ def make_rotary_conformer_encoder(
     check_probability("conformer", dropout=dropout)
     if out_dim.dimension % (2 * num_heads):
         raise ValueError(f"conformer: out_dim {out_dim.dimension} is not a multiple of 2 * num_heads {num_heads}")
-    input_layer = make_conv_subsampling(in_dim, subsampling, channels=subsampling_channels, owner="conformer")
+    input_layer = nn.make_conv_subsampling(in_dim, subsampling, channels=subsampling_channels, owner="conformer")
     encoder = ConformerEncoder(
         in_dim,
         out_dim,
@@ -56,7 +54,7 @@ def make_rotary_conformer_encoder(
         input_layer=input_layer,
         input_dropout=dropout,
         encoder_layer_opts={
-            "self_att": RotarySelfAttention,
+            "self_att": nn.RotarySelfAttention,
             "ff_dim": nn.FeatureDim("conformer-ff", 4 * out_dim.dimension),
             "dropout": dropout,
             "att_dropout": dropout,
