@@ -7,6 +7,7 @@ Implemented on RETURNN's frontend, batched. The result is always :class:`Hypothe
 from .beam_search import beam_search
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .hypotheses import Hypotheses
+from .rescoring import rescore, score_labels
 from .scorers import DecoderScorer, Scorer, combine
 
 __all__ = [
@@ -17,4 +18,6 @@ __all__ = [
     "combine",
     "ctc_beam_search",
     "ctc_greedy_search",
+    "rescore",
+    "score_labels",
 ]

@@ -11,7 +11,7 @@ from returnn_common import nn
 from returnn_common.search import beam_search
 from tests.engines import Input, run_on
 
-ROWS = 31
+ROWS = 211  # enough that different hypotheses hardly ever have equal scores
 
 
 class TableScorer:
@@ -25,7 +25,7 @@ class TableScorer:
         self.rows_dim = nn.Dim(ROWS, name=f"{name}-rows")
         self.parameter: Any = None  # instead of a constant: in a net dict, a constant cannot be an array
         self.start: Any = None  # {batch}, row at the start
-        self.num_steps = 0
+        self.num_steps = self.initial_states = 0
 
     def make_module(self):
         module = nn.Module()
@@ -34,6 +34,7 @@ class TableScorer:
         return module
 
     def initial_state(self, *, batch_dims):
+        self.initial_states += 1
         zero = nn.constant(0.0, dims=batch_dims, dtype="float32")
         return {"row": zero if self.start is None else zero + nn.cast(self.start, "float32")}
 
@@ -72,13 +73,17 @@ def rank(score, labels, length_exponent):
     return score / (len(labels) + 1) ** length_exponent
 
 
-def search_on_torch(scorer, starts, *, max_len, as_tensor=False, **kwargs):
-    """:return: n-best list of each batch entry"""
-    found = []
+def search_on_torch(scorer, starts, *, max_len, as_tensor=False, scorers=None, **kwargs):
+    """
+    :param scorers: those that scorer is made of
+    :return: n-best list of each batch entry
+    """
+    found, scorers = [], scorers or [scorer]
     lengths = numpy.broadcast_to(numpy.array(max_len, "int32"), len(starts)).copy()
 
     def func(start, lens, batch):
-        scorer.start = start
+        for x in scorers:
+            x.start = start
         limit = lens if as_tensor or numpy.ndim(max_len) else max_len
         hyps = beam_search(scorer, batch_dims=[batch], max_len=limit, **kwargs)
         found.extend(hyps.nbest(i) for i in range(len(starts)))
@@ -86,7 +91,8 @@ def search_on_torch(scorer, starts, *, max_len, as_tensor=False, **kwargs):
 
     inputs = {"start": Input(numpy.array(starts, "int32"), "batch"), "lens": Input(lengths, "batch")}
     run_on("torch", func, inputs)
-    scorer.start = None
+    for x in scorers:
+        x.start = None
     return found
 
 
@@ -96,3 +102,23 @@ def assert_same(nbest, expected, length_exponent=1.0):
     numpy.testing.assert_allclose([s for s, _ in sorted(nbest)], [s for s, _ in sorted(expected)], atol=1e-4)
     ranks = [rank(score, labels, length_exponent) for score, labels in nbest]
     numpy.testing.assert_allclose(ranks, sorted(ranks, reverse=True), atol=1e-5)
+
+
+def list_search(scorer, *, start, beam_size, max_len, bos, eos, length_exponent=1.0, min_len=0):
+    """narrow beam, with lists: (score, labels) of what is in the last beam"""
+    beam, vocab = [(0.0, [], start, False)], range(scorer.vocab_dim.dimension)
+    while not all(ended for *_, ended in beam):
+        candidates = []
+        for score, labels, row, ended in beam:
+            if ended:
+                candidates.append((score, labels, row, True))
+                continue
+            row = (row * 5 + (labels or [bos])[-1] + 1) % ROWS
+            for label in vocab:
+                if label == eos and len(labels) >= min(min_len, max_len):
+                    candidates.append((score + float(scorer.table[row, eos]), labels, row, True))
+                elif label not in (bos, eos) and len(labels) < max_len:
+                    candidates.append((score + float(scorer.table[row, label]), [*labels, label], row, False))
+        candidates.sort(key=lambda c: -c[0] / (len(c[1]) + c[3]) ** length_exponent)
+        beam = candidates[:beam_size]
+    return [(score, labels) for score, labels, *_ in beam]
