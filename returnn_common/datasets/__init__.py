@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
 from .librispeech import Librispeech
+from .synthetic import SequenceTask
 from .vocab import BpeVocab, CharacterVocab, SentencePieceVocab, WordVocab, check_transcripts
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DatasetConfigStatic",
     "Librispeech",
     "SentencePieceVocab",
+    "SequenceTask",
     "VocabConfig",
     "WordVocab",
     "check_transcripts",

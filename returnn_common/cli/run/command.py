@@ -37,7 +37,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("recipe", metavar="RECIPE", help="name (see 'returnn-common recipes') or path of a .py file")
     parser.add_argument(
-        "--corpus", metavar="DIR", required=True, help="in the layout of LibriSpeech, or what 'prepare' has made of it"
+        "--corpus",
+        metavar="DIR",
+        help="in the layout of LibriSpeech, or what 'prepare' has made of it; not for recipes that make their data",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     add_run_arguments(parser)
@@ -76,7 +78,7 @@ def run_recipe(
 ) -> int:
     """
     :param name: of the recipe, or its path
-    :param corpus: folder; None: ``make_corpus`` makes one
+    :param corpus: folder; None: ``make_corpus`` makes one, or the recipe needs none
     :param out: folder to write to
     :param backend: of RETURNN
     :param settings: options of the recipe, each as ``OPTION=VALUE``
@@ -92,8 +94,7 @@ def run_recipe(
     texts = {key: str(value) for key, value in values.items()}
     recipe = load_recipe(path, options={**texts, "backend": backend})
     _check_backend(backend)
-    if corpus is not None:
-        _check_corpus(Path(corpus), recipe)
+    _check_corpus_argument(name, corpus, recipe, can_be_made=make_corpus is not None)
     asked = {
         "recipe": name if not name.endswith(".py") else str(path),
         "backend": backend,
@@ -107,24 +108,25 @@ def run_recipe(
             from .stages import Run
 
             run = Run(path.stem, folder, recipe, texts, backend, console, runner)
-            if corpus is None:
-                assert make_corpus is not None
+            if corpus is None and make_corpus is not None:
                 corpus = str(folder.path / "corpus")
                 if not folder.state.get("prepared"):
                     make_corpus(Path(corpus), console)
-            _run_stages(run, Path(corpus).resolve())
+            _run_stages(run, None if corpus is None else Path(corpus).resolve())
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
 
 
-def _run_stages(run: Any, corpus: Path):
+def _run_stages(run: Any, corpus: Path | None):
     from . import results, stages
     from .report import write_report_page
 
-    data = stages.prepare(run, corpus)
-    run.recipe.dataset.path = str(data)
+    data = None
+    if corpus is not None:
+        data = stages.prepare(run, corpus)
+        run.recipe.dataset.path = str(data)
     stages.train(run, data)
     checkpoint = stages.average(run)
     stages.recognise(run, data, checkpoint)
@@ -143,6 +145,15 @@ def _check_backend(backend: str):
         raise CommandError(
             f"--backend {backend} needs {' and '.join(missing)}, not installed: pip install 'returnn_common[{package}]'"
         )
+
+
+def _check_corpus_argument(name: str, corpus: str | None, recipe: Recipe, *, can_be_made: bool):
+    if corpus is not None and not recipe.needs_corpus:
+        raise CommandError(f"--corpus {corpus}: the recipe {name} makes its data itself")
+    if corpus is not None:
+        _check_corpus(Path(corpus), recipe)
+    elif recipe.needs_corpus and not can_be_made:
+        raise CommandError(f"the recipe {name} needs --corpus")
 
 
 def _check_corpus(corpus: Path, recipe: Recipe):

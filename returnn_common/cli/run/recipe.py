@@ -26,7 +26,7 @@ class Recipe:
     :param path: the file
     :param defaults: of its options
     :param options: values of its options
-    :param dataset: its :class:`returnn_common.datasets.Librispeech`
+    :param dataset: its :class:`returnn_common.datasets.Librispeech`, or another that is used alike
     :param num_epochs: of the training
     :param exact_resume: whether it uses :func:`returnn_common.training.resume.exact_resume`
     """
@@ -37,6 +37,11 @@ class Recipe:
     dataset: Any
     num_epochs: int
     exact_resume: bool = False
+
+    @property
+    def needs_corpus(self) -> bool:
+        """whether its data comes from files; else it makes it itself"""
+        return getattr(self.dataset, "needs_corpus", True)
 
     @property
     def num_average(self) -> int:

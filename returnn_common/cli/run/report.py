@@ -43,7 +43,7 @@ def write_report_page(run: Run, wer: dict[str, WerResult], results: dict[str, An
         learning_rates=learning_rates(run.folder.learning_rates),
         wer=wer,
         example=_example(run, wer),
-        **{name: results[name] for name in ("num_parameters", "train_seconds", "recog_seconds", "audio_seconds")},
+        **{name: results.get(name) for name in ("num_parameters", "train_seconds", "recog_seconds", "audio_seconds")},
     )
     try:
         write_report(run.folder.report, data)

@@ -50,8 +50,11 @@ def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> d
         "num_parameters": count_parameters(run, checkpoint),
         "train_seconds": state["train_seconds"],
         "recog_seconds": round(sum(state["recognised"][split] for split in wer), 1),
-        "audio_seconds": round(sum(sum(dataset.get_durations(split).values()) for split in wer), 2),
     }
+    if hasattr(dataset, "get_durations"):
+        content["audio_seconds"] = round(sum(sum(dataset.get_durations(split).values()) for split in wer), 2)
+    else:
+        content["sequence_accuracy"] = {names[split]: round(_accuracy(result), 2) for split, result in wer.items()}
     part = run.folder.results.with_name(".results.json.part")
     part.write_text(json.dumps(content, indent=2) + "\n", "utf8")
     os.replace(part, run.folder.results)
@@ -64,6 +67,12 @@ def _names(run: Run) -> dict[str, str]:
     if len(dev) == len(test) == 1:
         return {test[0]: "test", dev[0]: "dev"}
     return {split: split for split in run.recipe.eval_splits}
+
+
+def _accuracy(result: WerResult) -> float:
+    """:return: how many sequences have no error, in percent"""
+    correct = sum(not utterance.errors for utterance in result.utterances)
+    return 100.0 * correct / max(result.num_utterances, 1)
 
 
 def _counts(result: WerResult) -> dict[str, int]:
@@ -86,13 +95,18 @@ def show(run: Run, wer: dict[str, WerResult]):
     """
     from rich.table import Table
 
-    table = Table("split", "WER [%]", "errors", "sub", "del", "ins", "words", "utterances")
+    is_speech = hasattr(run.recipe.dataset, "get_durations")
+    columns = ["split", "WER [%]", "errors", "sub", "del", "ins", "words", "utterances"]
+    if not is_speech:
+        columns = ["split", "label error [%]", *columns[2:6], "labels", "sequences", "sequence accuracy [%]"]
+    table = Table(*columns)
     for column in table.columns[1:]:
         column.justify = "right"
     for split, result in wer.items():
         errors = [result.errors, result.substitutions, result.deletions, result.insertions]
         counts = [*errors, result.num_ref_words, result.num_utterances]
-        table.add_row(split, f"{result.wer:.2f}", *map(str, counts))
+        accuracy = [] if is_speech else [f"{_accuracy(result):.2f}"]
+        table.add_row(split, f"{result.wer:.2f}", *map(str, counts), *accuracy)
     run.console.print(table)
     for split, result in wer.items():
         for warning in result.warnings:

@@ -46,14 +46,16 @@ class Run:
     console: Any
     runner: Runner
 
-    def returnn(self, *arguments: str, log: Path, module: str = "returnn", corpus: Path, **callbacks: Any):
+    def returnn(self, *arguments: str, log: Path, module: str = "returnn", corpus: Path | None, **callbacks: Any):
         """
         Runs RETURNN on the recipe.
 
         :param arguments: ``++key``, value, ...
         :raises CommandError: if it fails
         """
-        options = {**self.settings, "backend": self.backend, "corpus": str(corpus)}
+        options = {**self.settings, "backend": self.backend}
+        if corpus is not None:
+            options["corpus"] = str(corpus)
         given = [part for name, value in options.items() for part in (f"++{name}", value)]
         log.parent.mkdir(exist_ok=True)
         start = log.stat().st_size if log.is_file() else 0
@@ -130,11 +132,11 @@ def _prepare_librispeech(run: Run, corpus: Path, data: Path):
         run.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def train(run: Run, data: Path):
+def train(run: Run, data: Path | None):
     """
     Trains through RETURNN, from the last checkpoint where there is one.
 
-    :param data: the prepared corpus
+    :param data: the prepared corpus; None: the recipe needs none
     :raises CommandError: if RETURNN fails
     :raises KeyboardInterrupt: after RETURNN was ended
     """
@@ -220,11 +222,11 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
-def recognise(run: Run, data: Path, checkpoint: Path):
+def recognise(run: Run, data: Path | None, checkpoint: Path):
     """
     Writes the n-best lists of all dev and test splits, and the probabilities of the labels for the report.
 
-    :param data: the prepared corpus
+    :param data: the prepared corpus; None: the recipe needs none
     :param checkpoint: without suffix
     :raises CommandError: if RETURNN fails
     """
@@ -234,7 +236,7 @@ def recognise(run: Run, data: Path, checkpoint: Path):
             continue
         module = "returnn_common.recog.net_dict" if run.backend == "tensorflow-net-dict" else "returnn"
         arguments = ["++recog_output_file", str(run.folder.nbest(split))]
-        if split == run.recipe.eval_splits[0]:
+        if split == run.recipe.eval_splits[0] and run.recipe.needs_corpus:
             arguments += ["++recog_posteriors_file", str(run.folder.posteriors)]
         run.folder.recog.mkdir(exist_ok=True)
         start = time.monotonic()
