@@ -33,9 +33,11 @@ def _make(feat, **options):
 
 
 def test_equals_layers_with_the_attention_of_returnn(monkeypatch):
-    from returnn.torch.util import rope
+    from returnn.frontend.attention import _apply_rope_real
+    from returnn.torch.frontend import TorchBackend
 
-    monkeypatch.setattr(rope, "apply_rope", rope.apply_rope_plain)  # the same, without compiling it for a minute
+    # The same rotation, without compiling it for a minute.
+    monkeypatch.setattr(TorchBackend, "apply_rope", staticmethod(_apply_rope_real))
 
     def make_reference(feat):
         out_dim = nn.FeatureDim("conformer", 8)
