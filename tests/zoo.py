@@ -17,6 +17,7 @@ from unittest import mock
 from returnn_common import nn
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
+from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import (
     e_branchformer_b,
@@ -27,7 +28,9 @@ from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.encoder.transformer import make_transformer_encoder, make_transformer_text_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.models.lm.lstm import make_lstm_lm
+from returnn_common.models.lm.transformer import make_transformer_lm
 from returnn_common.models.specaugment import SpecAugment
+from returnn_common.models.transformer import make_transformer
 from tests.zoo_kinds import (
     AUDIO,
     DECODER,
@@ -36,6 +39,7 @@ from tests.zoo_kinds import (
     SPECTROGRAM,
     SPEECH,
     SPEECH_FROM_AUDIO,
+    TEXT,
     TEXT_ENCODER,
     Kind,
 )
@@ -92,6 +96,7 @@ def _tiny_preset(
 # Softmax removes what is added to all keys alike.
 _KEYS = ("*self_att.qkv.bias",)
 _CONFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
+_DECODER = {"num_layers": 2, "model_dim": 8, "num_heads": 2}
 _TRANSFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
 
 
@@ -196,7 +201,52 @@ ZOO = [
         LM,
         lambda labels, dropout: make_lstm_lm(labels, num_layers=2, embed_dim=4, model_dim=6, dropout=dropout),
     ),
+    # Transformer decoder and language model
+    *(
+        Entry(
+            make_transformer_decoder,
+            DECODER,
+            lambda features, labels, dropout, positions=positions: make_transformer_decoder(
+                features, labels, **_DECODER, positions=positions, dropout=dropout
+            ),
+            variant=positions,
+        )
+        for positions in ("absolute", "rotary")
+    ),
+    *(
+        Entry(
+            make_transformer_lm,
+            LM,
+            lambda labels, dropout, options=options: make_transformer_lm(
+                labels, **_DECODER, **options, dropout=dropout
+            ),
+            variant=variant,
+        )
+        for variant, options in [
+            ("no-positions", {"positions": "none", "embed_dim": 4}),
+            ("absolute", {"positions": "absolute"}),
+            ("rotary", {"positions": "rotary"}),
+        ]
+    ),
     # Full models
+    *(
+        Entry(
+            make_transformer,
+            TEXT,
+            lambda labels, dropout, positions=positions: make_transformer(
+                labels,
+                labels,
+                **_DECODER,
+                positions=positions,
+                dropout=dropout,
+                label_smoothing=0.1 if dropout else 0.0,
+                bos=0,
+                eos=1,
+            ),
+            variant=positions,
+        )
+        for positions in ("absolute", "rotary")
+    ),
     Entry(
         make_ctc_model,
         SPEECH,

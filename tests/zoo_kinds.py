@@ -23,6 +23,7 @@ __all__ = [
     "SPECTROGRAM",
     "ENCODER",
     "TEXT_ENCODER",
+    "TEXT",
     "DECODER",
     "LM",
     "SPEECH",
@@ -121,6 +122,11 @@ def _speech_inputs(lengths: Sequence[int], fill: float):
     return _with_targets(inputs, dims, _num_labels(lengths), fill)
 
 
+def _text_inputs(lengths: Sequence[int], fill: float):
+    inputs = {"x": Input(_labels(lengths, fill, seed=1), "batch time", sparse="labels")}
+    return _with_targets(inputs, {"time": lengths}, [n // 2 + 1 for n in lengths], fill)
+
+
 def _speech_from_audio_inputs(lengths: Sequence[int], fill: float):
     inputs, dims = _audio_inputs(lengths, fill)
     return _with_targets(inputs, dims, _num_labels([n // 160 for n in lengths]), fill)
@@ -174,5 +180,6 @@ ENCODER = Kind("encoder", _features_inputs, _call_features)
 TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
 DECODER = Kind("decoder", _decoder_inputs, _call_decoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
 LM = Kind("language model", _labels_inputs, _call_lm, lengths=(17, 1, 2, 3, 4, 5), long=400)
+TEXT = Kind("text and targets to losses", _text_inputs, _call_speech, lengths=(17, 1, 2, 3, 4, 5), long=400)
 SPEECH = Kind("features and targets to losses", _speech_inputs, _call_speech)
 SPEECH_FROM_AUDIO = Kind("raw audio and targets to losses", _speech_from_audio_inputs, _call_speech, **_SAMPLES)

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn.frontend.encoder.transformer import TransformerEncoder
-
 from .. import nn
-from ..nn.checks import check_at_least, check_probability
+from ..nn.checks import check_probability
 from ..nn.labels import with_bos_eos
-from ..nn.rotary import RotarySelfAttention
 from ..search import DecoderScorer, Hypotheses, beam_search, combine
 from .decoder.transformer import make_transformer_decoder
+from .encoder.transformer import make_transformer_text_encoder
 
 __all__ = ["Transformer", "make_transformer"]
 
@@ -22,7 +20,7 @@ _EXTRA_LABELS = 50  # of an output, beyond the length of its input: section 6.1 
 
 class Transformer(nn.Module):
     """
-    :param encoder: RETURNN's: ``encoder(labels, spatial_dim=time) -> {batch, time, model}``, last norm included
+    :param encoder: takes labels, e.g. of :func:`make_transformer_text_encoder`; its output is normalised
     :param decoder: :class:`returnn_common.nn.Decoder`
     :param bos: index of the begin of sentence, in the decoder's vocabulary
     :param eos: index of the end of sentence there; may equal ``bos``
@@ -30,9 +28,7 @@ class Transformer(nn.Module):
         (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7)
     """
 
-    def __init__(
-        self, *, encoder: TransformerEncoder, decoder: nn.Decoder, bos: int, eos: int, label_smoothing: float = 0.1
-    ):
+    def __init__(self, *, encoder: nn.Encoder, decoder: nn.Decoder, bos: int, eos: int, label_smoothing: float = 0.1):
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
@@ -47,8 +43,8 @@ class Transformer(nn.Module):
         :param in_spatial_dim: time
         :return: what the decoder takes as ``encoder``
         """
-        encoded = self.encoder(source, spatial_dim=in_spatial_dim)
-        return self.decoder.transform_encoder(encoded, axis=in_spatial_dim)
+        encoded, time = self.encoder(source, in_spatial_dim=in_spatial_dim)
+        return self.decoder.transform_encoder(encoded, axis=time)
 
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
@@ -154,23 +150,16 @@ def make_transformer(
     in_vocab_dim = nn.as_dim(in_vocab_dim, name="in-labels")
     out_vocab_dim = nn.as_dim(out_vocab_dim, name="out-labels")
     model_dim = nn.as_dim(model_dim, name="model")
-    check_at_least("transformer", 1, num_layers=num_layers)
-    check_probability("transformer", dropout=dropout, label_smoothing=label_smoothing)
+    check_probability("transformer", label_smoothing=label_smoothing)
     for name, index in (("bos", bos), ("eos", eos)):
         if not 0 <= index < (out_vocab_dim.dimension or 0):
             raise ValueError(f"transformer: expected {name} as an index of {out_vocab_dim}, got {index!r}")
     options: dict[str, Any] = {
         "num_layers": num_layers,
         "num_heads": num_heads,
+        "positions": positions,
         "dropout": dropout,
     }
-    decoder = make_transformer_decoder(model_dim, out_vocab_dim, model_dim=model_dim, positions=positions, **options)
-    encoder = TransformerEncoder(
-        in_vocab_dim,
-        model_dim,
-        **options,
-        att_dropout=dropout,
-        pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
-        layer_opts={"self_att": RotarySelfAttention} if positions == "rotary" else None,
-    )
+    encoder = make_transformer_text_encoder(in_vocab_dim, out_dim=model_dim, **options)
+    decoder = make_transformer_decoder(model_dim, out_vocab_dim, model_dim=model_dim, **options)
     return Transformer(encoder=encoder, decoder=decoder, bos=bos, eos=eos, label_smoothing=label_smoothing)
