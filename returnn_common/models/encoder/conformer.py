@@ -9,6 +9,7 @@ from returnn.frontend.encoder.conformer import ConformerEncoder
 
 from ... import nn
 from ...nn.checks import check_at_least, check_num_heads, check_probability
+from ...nn.norms import make_norm
 
 __all__ = ["make_conformer_encoder", "conformer_s", "conformer_m", "conformer_l"]
 
@@ -58,7 +59,7 @@ def make_conformer_encoder(
             "att_dropout": dropout,
             "num_heads": num_heads,
             "conv_kernel_size": conv_kernel_size,
-            "conv_norm": _make_conv_norm(conv_norm, out_dim),
+            "conv_norm": make_norm(conv_norm, out_dim, owner="conformer", argument="conv_norm"),
         },
     )
     encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
@@ -78,11 +79,3 @@ def conformer_m(in_dim: int | nn.Dim) -> ConformerEncoder:
 def conformer_l(in_dim: int | nn.Dim) -> ConformerEncoder:
     """Conformer (L), table 1 of the paper: 17 layers, 512, 8 heads; 118.8 M parameters there, with its decoder."""
     return make_conformer_encoder(in_dim, num_layers=17, out_dim=512, num_heads=8, conv_kernel_size=32)
-
-
-def _make_conv_norm(name: str, dim: nn.Dim) -> nn.Module:
-    if name == "batch":
-        return nn.BatchNorm(dim)
-    if name == "layer":
-        return nn.LayerNorm(dim)
-    raise ValueError(f"conformer: expected conv_norm 'batch' or 'layer', got {name!r}")
