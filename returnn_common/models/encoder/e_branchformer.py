@@ -4,7 +4,11 @@ parameter names are RETURNN's and existing checkpoints load.
 
 Each layer has two branches between its two half feed-forward blocks: self-attention with relative positions, and an MLP
 which is gated by a convolution (cgMLP, Sakuma et al. 2021, https://openreview.net/forum?id=RA-zVvZLYIy). A depthwise
-convolution over both merges them. In the cgMLP, the first half of the channels is the gate; in ESPnet it is the second.
+convolution over both merges them.
+
+A layer computes what ESPnet's does, with its parameters in another order: in the cgMLP, the first half of the channels
+is the gate, there the second; distances are ``j - i``, there ``i - j``, and their sines stand before their cosines, there
+in turns. ESPnet's encoder has one more norm at its end, and multiplies the input of the layers by ``sqrt(out_dim)``.
 """
 
 from __future__ import annotations
