@@ -1,11 +1,12 @@
 """
-Exact resuming of a training on RETURNN's TensorFlow engines (low-level and layers) and its PyTorch engine.
+Exact resuming of a training on RETURNN's engines.
 
-An interrupted training that goes on should end as if nothing had happened. On JAX, RETURNN's engine sees to that. The
-two TensorFlow engines save no state of the optimizer, so that Adam, for example, starts with empty moments; and the
-low-level one draws random numbers (dropout, SpecAugment) from generators whose state can't be saved. On PyTorch, the
-random numbers of an epoch depend on whether its data loader is a new one. ``globals().update(exact_resume())`` in a
-config mends all of it; on JAX it changes nothing.
+An interrupted training that goes on should end as if nothing had happened. But the two TensorFlow engines save no state
+of the optimizer, so that Adam, for example, starts with empty moments; and the low-level one draws random numbers
+(dropout, SpecAugment) from generators whose state can't be saved. On PyTorch, the random numbers of an epoch depend on
+whether its data loader is a new one. On JAX, the number of training steps begins at 0 again (on it depend learning
+rates, SpecAugment and the random numbers), and the optimizer's state is lost if the training ended after the model was
+written and before that. ``globals().update(exact_resume())`` in a config mends all of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from glob import escape, glob
 from typing import Any
 from unittest import mock
 
+from .checkpoints import read_checkpoint
+
 __all__ = ["exact_resume"]
 
 
@@ -27,7 +30,8 @@ def exact_resume() -> dict[str, Any]:
     (those of the last two epochs are kept, as PyTorch's engine does it), and load them when a training goes on.
     They are written before the model, so that each model that RETURNN finds has them. On the low-level engine, random
     numbers in training become a function of ``random_seed`` and the global step, except within loops. The PyTorch
-    engine seeds its random numbers at the right moment of each epoch.
+    engine seeds its random numbers at the right moment of each epoch. The JAX engine writes the optimizer's state
+    before the model, and goes on with the step that is saved in the model.
 
     :return: the option ``startup_callback``, which RETURNN calls before it makes its engine
     """
@@ -52,6 +56,10 @@ def _startup(*, config: Any, **_fwd_compat: Any) -> None:
         from returnn.torch.engine import Engine as TorchEngine
 
         _extend_torch_engine(TorchEngine)
+    elif BackendEngine.get_selected_engine() == BackendEngine.Jax:
+        from returnn.jax.engine import Engine as JaxEngine
+
+        _extend_jax_engine(JaxEngine)
 
 
 def _extend(cls: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -131,6 +139,44 @@ def _extend_torch_engine(cls: Any) -> None:
     _extend(cls, "_on_epoch_start", _on_epoch_start)
 
 
+def _extend_jax_engine(cls: Any) -> None:
+    from returnn.jax import checkpoint
+
+    suffix = ".orbax"
+
+    def _save_model(method: Callable[..., Any]) -> Callable[..., Any]:
+        def _extended(self: Any) -> None:
+            if self.model_filename:
+                checkpoint.save_opt_state(self._opt_state, f"{self.get_epoch_model_filename()}.opt{suffix}")
+            with mock.patch.object(checkpoint, "save_opt_state"):  # not once more
+                method(self)
+
+        return _extended
+
+    def _load_model(method: Callable[..., Any]) -> Callable[..., Any]:
+        def _extended(self: Any, *, filename: str, with_opt_state: bool = True, **kwargs: Any) -> Any:
+            goes_on = with_opt_state and self.epoch > 1
+            model = filename.removesuffix(suffix)
+            if goes_on and not os.path.exists(f"{model}.opt{suffix}"):
+                raise _no_optimizer_state(f"{model}.opt{suffix}", model)
+            missing = method(self, filename=filename, with_opt_state=with_opt_state, **kwargs)
+            if goes_on:
+                self.global_train_step = read_checkpoint(model).step
+            return missing
+
+        return _extended
+
+    _extend(cls, "_save_model", _save_model)
+    _extend(cls, "_load_model", _load_model)
+
+
+def _no_optimizer_state(file: str, model: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"exact_resume: no optimizer state {file} to go on with. Was {model} trained without"
+        " exact_resume()? Then go on without it, or begin again."
+    )
+
+
 def _seed_epoch(engine: Any) -> None:
     """As RETURNN's engine seeds each epoch."""
     import returnn.frontend as rf
@@ -165,10 +211,7 @@ def _restore(updater: Any, session: Any, model_filename: str) -> None:
 
     filename = os.path.abspath(model_filename) + ".opt"
     if not os.path.exists(filename + ".index"):
-        raise FileNotFoundError(
-            f"exact_resume: no optimizer state {filename}.index to go on with. Was {model_filename} trained without"
-            " exact_resume()? Then go on without it, or begin again."
-        )
+        raise _no_optimizer_state(f"{filename}.index", model_filename)
     with session.graph.as_default():
         _saver(updater).restore(session, filename)
     print(f"Load optimizer {filename}", file=log.v3)

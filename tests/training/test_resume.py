@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 from returnn_common.training.checkpoints import read_checkpoint
-from returnn_common.training.resume import _random_by_step, _restore, _startup, exact_resume
+from returnn_common.training.resume import _extend_jax_engine, _random_by_step, _restore, _startup, exact_resume
 
 CONFIG = """#!rnn.py
 import returnn.frontend as rf
@@ -76,7 +76,10 @@ def _train(folder: Path, backend: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("backend", ["torch", "tensorflow", "tensorflow-net-dict"])
+SUFFIXES = {"torch": ["pt"], "jax": ["orbax"]}  # else TensorFlow's
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "tensorflow-net-dict", "jax"])
 def test_interrupted_is_undisturbed(backend, tmp_path):
     pytest.importorskip(backend.partition("-")[0])
     from returnn.datasets.hdf import SimpleHDFWriter
@@ -91,20 +94,24 @@ def test_interrupted_is_undisturbed(backend, tmp_path):
     writer.close()
     _train(undisturbed, backend)
     optimizer_states = {file.name for file in undisturbed.iterdir() if ".opt." in file.name}
-    suffixes = ["pt"] if backend == "torch" else ["index", "data-00000-of-00001"]
-    assert optimizer_states == {f"model.00{epoch}.opt.{suffix}" for epoch in (2, 3) for suffix in suffixes}
+    suffixes = SUFFIXES.get(backend, ["index", "data-00000-of-00001"])
+    kept = (1, 2, 3) if backend == "jax" else (2, 3)
+    assert optimizer_states == {f"model.00{epoch}.opt.{suffix}" for epoch in kept for suffix in suffixes}
 
-    # What kill -9 leaves while model.003 is being written: TensorFlow renames the .index into place last.
+    # What kill -9 leaves while model.003 is being written: the optimizer's state, and parts of the model under another
+    # name; TensorFlow renames only the .index into place last.
     shutil.copytree(undisturbed, interrupted)
     if backend == "torch":
         (interrupted / "model.003.pt").rename(interrupted / "model.003.pt.tmp_write")
+    elif backend == "jax":
+        (interrupted / "model.003.orbax").rename(interrupted / "model.003.orbax.orbax-checkpoint-tmp-1")
     else:
         (interrupted / "model.003.index").unlink()
         (interrupted / "model.003.meta").unlink()
         (interrupted / "model.003.data-00000-of-00001").write_bytes(b"half")
     log = _train(interrupted, backend)
     assert re.search("(start|train) epoch 3", log) and not re.search("(start|train) epoch 2", log)
-    assert backend == "torch" or "Load optimizer" in log
+    assert backend == "torch" or re.search("Load(ed)? optimizer", log)
 
     expected, actual = (read_checkpoint(folder / "model.003") for folder in (undisturbed, interrupted))
     assert expected.step == actual.step > 6
@@ -122,7 +129,23 @@ def test_no_optimizer_state(tmp_path):
         _restore(None, None, str(tmp_path / "model.001"))
 
 
-@pytest.mark.parametrize("task, engine", [("train", "Jax"), ("forward", "Torch"), ("forward", "TensorFlow")])
+def test_no_optimizer_state_on_jax(tmp_path):
+    pytest.importorskip("jax")
+
+    class Engine:
+        epoch = 2
+
+        def _save_model(self):
+            raise NotImplementedError
+
+        _load_model = _save_model
+
+    _extend_jax_engine(Engine)
+    with pytest.raises(FileNotFoundError, match=r"no optimizer state .*model.001.opt.orbax to go on with"):
+        Engine()._load_model(filename=str(tmp_path / "model.001"))
+
+
+@pytest.mark.parametrize("task, engine", [("forward", "Jax"), ("forward", "Torch"), ("forward", "TensorFlow")])
 def test_elsewhere_it_changes_nothing(task, engine, monkeypatch):
     pytest.importorskip("tensorflow")
     pytest.importorskip("torch")
