@@ -63,6 +63,7 @@ def test_same_hypotheses(source, folder):
     for name in ("torch", "tensorflow", "jax", "optax", "orbax.checkpoint"):
         pytest.importorskip(name)
     model = folder / source / "epoch"
+    model.parent.mkdir()
     _returnn(folder, source, model=model, learning_rate_file=model.with_name("learning_rates"), num_epochs=1)
     # Blank, the last label, would win everywhere after so little training.
     checkpoint = read_checkpoint(f"{model}.001")
