@@ -20,8 +20,8 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     With ``accum_grad_multiple_step`` (an int), it is divided by that number too, since RETURNN adds the gradients of
     the steps up: two batches of 2 train like one of 4 (with equally many labels in both).
 
-    Reads ``default_input`` (default "data"), ``target`` (default "classes") and ``accum_grad_multiple_step`` (default
-    1) from the config.
+    Reads ``default_input`` (default "data"), ``target`` (default "classes"; None: the model gets no targets, as a
+    language model) and ``accum_grad_multiple_step`` (default 1) from the config.
 
     :param model: with a method ``losses``, see DESIGN's model contract
     :param extern_data: the batch
@@ -29,13 +29,11 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     """
     config = get_global_config()
     source = _entry(extern_data, config.value("default_input", "data"), option="default_input")
-    targets = _entry(extern_data, config.value("target", "classes"), option="target")
-    losses = model.losses(
-        source,
-        in_spatial_dim=nn.get_spatial_dim(source),
-        targets=targets,
-        targets_spatial_dim=nn.get_spatial_dim(targets),
-    )
+    options: dict[str, Any] = {"in_spatial_dim": nn.get_spatial_dim(source)}
+    if config.typed_dict.get("target", "classes") is not None:
+        targets = _entry(extern_data, config.value("target", "classes"), option="target")
+        options.update(targets=targets, targets_spatial_dim=nn.get_spatial_dim(targets))
+    losses = model.losses(source, **options)
     # RETURNN also takes a function of the epoch here, whose result isn't known to a step.
     is_function = callable(config.typed_dict.get("accum_grad_multiple_step"))
     num_accumulated = 1 if is_function else config.int("accum_grad_multiple_step", 1)
