@@ -35,10 +35,10 @@ class Model(nn.Module):
         self.loss_options = loss_options
         self.called = {}
 
-    def losses(self, source, *, in_spatial_dim, targets, targets_spatial_dim):
+    def losses(self, source, *, in_spatial_dim, targets=None, targets_spatial_dim=None):
         self.called = {"source": source, "targets": targets, "dims": (in_spatial_dim, targets_spatial_dim)}
         value = self.weight * nn.reduce_sum(source, axis=in_spatial_dim)
-        num_labels = targets_spatial_dim.get_size_tensor()
+        num_labels = (targets_spatial_dim or in_spatial_dim).get_size_tensor()
         return {
             "main": nn.Loss(value, inv_norm_factor=num_labels, **self.loss_options),
             "side": nn.Loss(value * value, scale=0.25),
@@ -108,6 +108,19 @@ def test_names_of_the_entries():
     model = Model()
     _run(model, data, default_input="audio", target="text")
     assert model.called["source"] is data["audio"] and model.called["targets"] is data["text"]
+
+
+def test_no_targets():
+    """a language model, whose data is all there is"""
+    data = _batch([0, 1])
+    del data.data["classes"]
+    model = Model()
+    ctx = _run(model, data, target=None)
+    assert model.called["source"] is data["data"] and model.called["targets"] is None
+    assert model.called["dims"] == (data["data"].dims[1], None)
+    assert ctx.losses["main"].get_inv_norm_factor().raw_tensor.item() == LENGTHS[0] + LENGTHS[1]
+    with pytest.raises(ValueError, match="train_step: target is 'classes', but extern_data has only .'data'.$"):
+        _run(model, data)
 
 
 @pytest.mark.parametrize(
