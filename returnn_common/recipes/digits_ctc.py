@@ -11,12 +11,16 @@ import sys
 from returnn_common.config import Options
 from returnn_common.datasets import Librispeech, WordVocab
 from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPerturbation
+from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.ctc import CtcModel
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
+from returnn_common.training.distributed import distributed_training
+from returnn_common.training.jax_buckets import jax_buckets
+from returnn_common.training.precision import mixed_precision
 from returnn_common.training.resume import exact_resume
 
 options = Options(
@@ -30,6 +34,8 @@ options = Options(
     model_dim=96,
     dropout=0.0,
     peak_learning_rate=3e-3,
+    precision="float32",  # or "bfloat16"
+    distributed="",  # "grad" or "param": trained in several processes
 )
 
 # Data. Few voices are made many: another speed and pitch, noise, another microphone here; other vocal tracts below.
@@ -52,7 +58,7 @@ train["dataset"]["epoch_wise_filter"] = {
     (1, 2): {"max_mean_len": 60},  # in hundredths of a second
     (3, 4): {"max_mean_len": 110},
 }
-train = {"class": "MultiEpochDataset", "dataset": train, "multi_epoch": 2}
+train = multi_epoch(train, 2)
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 32 * 16_000}
 max_seqs = 200
@@ -90,6 +96,8 @@ save_interval = 1
 warmup_epochs = min(3, options.num_epochs // 2)
 globals().update(warmup_decay(num_epochs=num_epochs, peak=options.peak_learning_rate, warmup_epochs=warmup_epochs))
 globals().update(exact_resume())
+globals().update(mixed_precision(options.precision, backend=backend))
+globals().update(distributed_training(options.distributed, backend=backend))
 gradient_clip_global_norm = 5.0
 if backend == "torch":
     online_shuffle_batches = 10
@@ -99,3 +107,7 @@ elif backend == "tensorflow-net-dict":
     sys.setrecursionlimit(10_000)  # as deep as the graph
 else:
     optimizer = {"class": "adamw", "weight_decay": 0.01}
+if backend == "jax":  # strings of up to 4.4 s, which speed 0.8 makes longer, and six words
+    max_seqs = 64
+    jax_sizes = {"batch_size": batch_size["data"], "max_length": 6 * 16_000, "max_labels": 8}
+    globals().update(jax_buckets(**jax_sizes, max_seqs=max_seqs))

@@ -25,6 +25,8 @@ from returnn_common.models.specaugment import SpecAugment
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
+from returnn_common.training.distributed import distributed_training
+from returnn_common.training.precision import mixed_precision
 from returnn_common.training.resume import exact_resume
 
 options = Options(
@@ -47,6 +49,8 @@ options = Options(
     batch_seconds=150,
     specaugment_start=5_000,  # training steps
     beam_size=1,
+    precision="float32",  # or "bfloat16"
+    distributed="",  # "grad" or "param": trained in several processes
 )
 
 # Data
@@ -101,6 +105,8 @@ save_interval = 1
 warmup_epochs = int(0.45 * num_epochs)
 globals().update(warmup_decay(num_epochs=num_epochs, peak=options.peak_learning_rate, warmup_epochs=warmup_epochs))
 globals().update(exact_resume())
+globals().update(mixed_precision(options.precision, backend=backend))
+globals().update(distributed_training(options.distributed, backend=backend))
 gradient_clip_global_norm = 5.0
 if backend == "tensorflow-net-dict":
     optimizer = {"class": "adam"}  # RETURNN's adamw doesn't run with Keras 3 there

@@ -9,6 +9,7 @@ from typing import Any
 from returnn.config import get_global_config
 
 from .. import nn
+from .distributed import normalize_over_processes
 
 __all__ = ["train_step"]
 
@@ -18,7 +19,8 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     RETURNN's ``train_step``: marks each loss of ``model.losses(...)`` for RETURNN.
     The optimizer gets the sum of each loss over the batch, divided by its norm factor (e.g. the number of labels).
     With ``accum_grad_multiple_step`` (an int), it is divided by that number too, since RETURNN adds the gradients of
-    the steps up: two batches of 2 train like one of 4 (with equally many labels in both).
+    the steps up: two batches of 2 train like one of 4 (with equally many labels in both). With several processes, see
+    :func:`.distributed.distributed_training`, the sums are over the batches of all of them.
 
     Reads ``default_input`` (default "data"), ``target`` (default "classes"; None: the model gets no targets, as a
     language model) and ``accum_grad_multiple_step`` (default 1) from the config.
@@ -46,6 +48,9 @@ def train_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
             use_normalized_loss=True,
             custom_inv_norm_factor=loss.inv_norm_factor,
         )
+    # Only training takes place in all processes.
+    if config.typed_value("torch_distributed") is not None and nn.get_run_ctx().train_flag:
+        normalize_over_processes(nn.get_run_ctx().losses)
 
 
 def _entry(extern_data: nn.TensorDict, key: str, *, option: str) -> nn.Tensor:
