@@ -44,7 +44,7 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     run_ctx.mark_as_output(hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim])
     run_ctx.mark_as_output(hypotheses.lengths, "lengths", dims=[batch_dim, hypotheses.beam_dim])
     run_ctx.mark_as_output(hypotheses.scores, "scores", dims=[batch_dim, hypotheses.beam_dim])
-    if config.value("recog_posteriors_file", None):
+    if config.value("recog_posteriors_file", None) and hasattr(model, "log_probs"):
         log_probs, out_spatial_dim = model.log_probs(source, in_spatial_dim=spatial_dim)
         run_ctx.mark_as_output(log_probs, "log_probs", dims=[batch_dim, out_spatial_dim, model.labels_dim])
 
@@ -73,7 +73,8 @@ class RecogCallback(ForwardCallbackIface):
 
     :param path: gzip if it ends in ".gz"
     :param vocab: None: the one of the labels' sparse dim, if any
-    :param posteriors_path: for one utterance's ``tag``, ``log_probs`` and ``labels``, as .npz; None: not written.
+    :param posteriors_path: for one utterance's ``tag``, ``log_probs`` and ``labels``, as .npz, if there are such
+        outputs; None: not written.
         It is the longest of at most 300 frames, so that something is to be seen; if there is none, the first.
     """
 
@@ -92,7 +93,7 @@ class RecogCallback(ForwardCallbackIface):
         """
         if seq_tag in self.entries:
             raise ValueError(f"recog_callback: {seq_tag!r} comes twice in the dataset")
-        if self.posteriors_path and self._is_better_example(outputs):
+        if self.posteriors_path and "log_probs" in outputs.data and self._is_better_example(outputs):
             self._posteriors = self._take_posteriors(seq_tag, outputs)
         labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)

@@ -234,6 +234,18 @@ def test_posteriors(with_vocab: bool, tmp_path: Path):
     np.testing.assert_allclose(np.exp(content["log_probs"]).sum(-1), 1.0, rtol=1e-5)
 
 
+def test_model_without_posteriors(tmp_path: Path):
+    """such as one with a decoder: there is nothing to write"""
+    model = _model(_vocab_dim())
+    path = tmp_path / "posteriors.npz"
+    callback = RecogCallback(str(tmp_path / "n.py"), posteriors_path=str(path))
+    data = _batch(model.encoder.in_dim)
+    outputs = _forward(SimpleNamespace(search=model.search), data, callback, recog_posteriors_file=str(path))
+    assert list(outputs.data) == ["labels", "lengths", "scores"]
+    callback.finish()
+    assert len(read_nbest(tmp_path / "n.py")) == len(TAGS) and not path.exists()
+
+
 def test_model_is_anything_with_search():
     """the step passes on what the config says, and marks what it gets"""
     asked = {}
