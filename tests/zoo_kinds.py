@@ -43,7 +43,7 @@ class Kind:
     :param make_inputs: ``(lengths, fill)`` -> the inputs and dims of :func:`tests.engines.run_on`; fill: in the padding
     :param call: its ``func``: outputs with the batch dim first, and "loss" ``{batch}``, which gradients are taken of
     :param lengths: of a batch: one that is usual, and the shortest
-    :param train_lengths: of a batch to train on
+    :param train_lengths: of a batch to train on, of the same shape: JAX compiles its operations for each shape
     :param long: far beyond any length in training
     """
 
@@ -51,7 +51,7 @@ class Kind:
     make_inputs: Callable[[Sequence[int], float], tuple[dict[str, Input], dict[str, Any]]]
     call: Callable[..., Outputs]
     lengths: tuple[int, ...] = (37, 1, 2, 3, 4, 5)
-    train_lengths: tuple[int, ...] = (29, 14, 2)
+    train_lengths: tuple[int, ...] = (37, 22, 9, 5, 2, 1)
     long: int = 3000
 
 
@@ -172,14 +172,17 @@ def _call_speech(model, x, time, y, labels_time) -> Outputs:
     return outputs
 
 
-_SAMPLES = {"lengths": (5900, 1, 159, 161, 801), "train_lengths": (4700, 2300, 320), "long": 480_000}
+_SAMPLES = {"lengths": (5900, 1, 159, 161, 801), "train_lengths": (5900, 2300, 801, 320, 1), "long": 480_000}
+_LABELS = {"lengths": (17, 1, 2, 3, 4, 5), "train_lengths": (17, 14, 9, 5, 2, 1), "long": 400}
 
 AUDIO = Kind("raw audio to features", _audio_inputs, _call_features, **_SAMPLES)
 SPECTROGRAM = Kind("features to features", _features_inputs, _call_spectrogram)
 ENCODER = Kind("encoder", _features_inputs, _call_features)
-TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
-DECODER = Kind("decoder", _decoder_inputs, _call_decoder, lengths=(17, 1, 2, 3, 4, 5), long=400)
-LM = Kind("language model", _labels_inputs, _call_lm, lengths=(17, 1, 2, 3, 4, 5), long=400)
-TEXT = Kind("text and targets to losses", _text_inputs, _call_speech, lengths=(17, 1, 2, 3, 4, 5), long=400)
+TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, **_LABELS)
+DECODER = Kind("decoder", _decoder_inputs, _call_decoder, **_LABELS)
+LM = Kind("language model", _labels_inputs, _call_lm, **_LABELS)
+TEXT = Kind("text and targets to losses", _text_inputs, _call_speech, **_LABELS)
 SPEECH = Kind("features and targets to losses", _speech_inputs, _call_speech)
-SPEECH_FROM_AUDIO = Kind("raw audio and targets to losses", _speech_from_audio_inputs, _call_speech, **_SAMPLES)
+SPEECH_FROM__LABELS = {"lengths": (17, 1, 2, 3, 4, 5), "train_lengths": (17, 14, 9, 5, 2, 1), "long": 400}
+
+AUDIO = Kind("raw audio and targets to losses", _speech_from_audio_inputs, _call_speech, **_SAMPLES)

@@ -13,6 +13,8 @@ from ._common import Job, Result, dynamic_dims, make_output
 
 def run(job: Job) -> Result:
     """see run_on"""
+    # Each operation is compiled for each shape, and run once or twice.
+    jax.config.update("jax_disable_most_optimizations", True)
     rf.select_backend("jax")
     rf.set_random_seed(42)
     dims = job.make_dims()
