@@ -27,6 +27,7 @@ from returnn_common.models.encoder.e_branchformer import (
 from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.encoder.transformer import make_transformer_encoder, make_transformer_text_encoder
 from returnn_common.models.features import LogMel
+from returnn_common.models.language_model import LanguageModel
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
 from returnn_common.models.specaugment import SpecAugment
@@ -40,6 +41,7 @@ from tests.zoo_kinds import (
     SPEECH,
     SPEECH_FROM_AUDIO,
     TEXT,
+    TEXT_ALONE,
     TEXT_ENCODER,
     Kind,
 )
@@ -229,6 +231,16 @@ ZOO = [
         ]
     ),
     # Full models
+    Entry(
+        LanguageModel,
+        TEXT_ALONE,
+        lambda labels, dropout: LanguageModel(
+            make_transformer_lm(labels, **_DECODER, dropout=dropout),
+            bos=0,
+            eos=1,
+            word_starts=[False, False, True, True, False],
+        ),
+    ),
     *(
         Entry(
             make_transformer,

@@ -24,6 +24,7 @@ __all__ = [
     "ENCODER",
     "TEXT_ENCODER",
     "TEXT",
+    "TEXT_ALONE",
     "DECODER",
     "LM",
     "SPEECH",
@@ -164,8 +165,15 @@ def _call_lm(model, y, time) -> Outputs:
     return {"out": (_float(logits), [nn.batch_dim, time, model.vocab_dim]), "loss": _loss(logits)}
 
 
+def _call_text_alone(model, y, time) -> Outputs:
+    return _outputs_of_losses(model.losses(y, in_spatial_dim=time))
+
+
 def _call_speech(model, x, time, y, labels_time) -> Outputs:
-    losses = model.losses(x, in_spatial_dim=time, targets=y, targets_spatial_dim=labels_time)
+    return _outputs_of_losses(model.losses(x, in_spatial_dim=time, targets=y, targets_spatial_dim=labels_time))
+
+
+def _outputs_of_losses(losses: dict[str, nn.Loss]) -> Outputs:
     outputs = {name: (_float(loss.value), [nn.batch_dim]) for name, loss in losses.items()}
     trained = [_float(loss.value) * loss.scale for loss in losses.values() if not loss.as_error]
     outputs["loss"] = (sum(trained[1:], trained[0]), [nn.batch_dim])
@@ -181,8 +189,7 @@ ENCODER = Kind("encoder", _features_inputs, _call_features)
 TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, **_LABELS)
 DECODER = Kind("decoder", _decoder_inputs, _call_decoder, **_LABELS)
 LM = Kind("language model", _labels_inputs, _call_lm, **_LABELS)
+TEXT_ALONE = Kind("text to losses", _labels_inputs, _call_text_alone, **_LABELS)
 TEXT = Kind("text and targets to losses", _text_inputs, _call_speech, **_LABELS)
 SPEECH = Kind("features and targets to losses", _speech_inputs, _call_speech)
-SPEECH_FROM__LABELS = {"lengths": (17, 1, 2, 3, 4, 5), "train_lengths": (17, 14, 9, 5, 2, 1), "long": 400}
-
-AUDIO = Kind("raw audio and targets to losses", _speech_from_audio_inputs, _call_speech, **_SAMPLES)
+SPEECH_FROM_AUDIO = Kind("raw audio and targets to losses", _speech_from_audio_inputs, _call_speech, **_SAMPLES)
