@@ -240,7 +240,7 @@ LIMITS: list[Limit] = [
         *(_UNUSED, "recog/scoring.py, in Python"),
     ),
     Limit(
-        *("edit_distance", _ND, on.edit_distance, "NotImplementedError", "in get_shape_tuple_raw", "as on tensorflow"),
+        *("edit_distance", _ND, on.edit_distance, "NotImplementedError", "_raw", "as on tensorflow"),
         *(_UNUSED, "recog/scoring.py, in Python"),
     ),
     Limit(

@@ -34,11 +34,11 @@ def jax_buckets(
     :param max_seqs: as in the config
     :param max_length: of a sequence of ``data_key``, after augmentation. A longer one ends the training with an error.
     :param max_labels: of a sequence of ``labels_key``
-    :param num_buckets: how many
+    :param num_buckets: how many; one is enough if ``max_seqs`` sequences of ``max_length`` fit in a batch
     :param data_key: of the input in ``extern_data``
     :param labels_key: of the labels in ``extern_data``
     :return: the options ``jax_jit`` and ``jax_time_buckets``
-    :raises ValueError: for sizes below 1, or a ``max_length`` not above ``batch_size / max_seqs``
+    :raises ValueError: for sizes below 1
     """
     sizes = {
         "batch_size": batch_size,
@@ -50,15 +50,16 @@ def jax_buckets(
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"jax_buckets: expected {name} >= 1, got {size}")
-    shortest = batch_size / max_seqs
-    if max_length <= shortest:
-        raise ValueError(f"jax_buckets: expected max_length > batch_size / max_seqs, got {max_length} <= {shortest:g}")
     buckets, num_seqs = [], max_seqs
+    shortest = batch_size / max_seqs
     for i in range(num_buckets):
         share = (i + 1) / num_buckets
-        length = max_length if i == num_buckets - 1 else ceil(shortest * (max_length / shortest) ** share)
+        is_last = i == num_buckets - 1 or max_length <= shortest
+        length = max_length if is_last else ceil(shortest * (max_length / shortest) ** share)
         buckets.append({"batch_dim": num_seqs, data_key: length, labels_key: max_labels})
         num_seqs = min(max_seqs, max(1, batch_size // (length + 1)))
+        if is_last:
+            break
     return {
         "jax_jit": {"buckets": buckets},
         "jax_time_buckets": 0,  # else RETURNN runs each of them thrice to measure

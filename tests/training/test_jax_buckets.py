@@ -40,6 +40,12 @@ def test_sequences_longer_than_a_batch_are_alone():
     assert buckets[-1] == {"batch_dim": 1, "data": 30_000, "classes": 9}
 
 
+@pytest.mark.parametrize("max_length", [300, 500])
+def test_one_bucket_is_enough_for_short_sequences(max_length: int):
+    buckets = jax_buckets(**{**SIZES, "max_length": max_length}, num_buckets=3)["jax_jit"]["buckets"]
+    assert buckets == [{"batch_dim": 20, "data": max_length, "classes": 9}]
+
+
 def test_keys():
     (bucket,) = jax_buckets(**SIZES, num_buckets=1, data_key="audio", labels_key="text")["jax_jit"]["buckets"]
     assert bucket == {"batch_dim": 20, "audio": 6_000, "text": 9}
@@ -50,7 +56,7 @@ def test_keys():
     [
         ({"batch_size": 0}, "expected batch_size >= 1, got 0"),
         ({"num_buckets": 0}, "expected num_buckets >= 1, got 0"),
-        ({"max_length": 500}, "expected max_length > batch_size / max_seqs, got 500 <= 500"),
+        ({"max_seqs": -1}, "expected max_seqs >= 1, got -1"),
     ],
 )
 def test_bad_sizes(options: dict[str, int], message: str):
