@@ -150,7 +150,8 @@ def _engines() -> dict[str, Any]:
     """
     builders: dict[str, dict[str, str]] = {}
     for entry in ZOO:
-        where = builders.setdefault(f"{entry.builder.__module__}.{entry.builder.__name__}", dict.fromkeys(ENGINES, "yes"))
+        name = f"{entry.builder.__module__}.{entry.builder.__name__}"
+        where = builders.setdefault(name, dict.fromkeys(ENGINES, "yes"))
         for engine, limit in entry.limits.items():
             where[engine] = f"no: {limit}" + (f" ({entry.variant})" if entry.variant else "")
     return {"returnn": returnn.__version__, "builders": builders}

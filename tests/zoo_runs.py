@@ -36,7 +36,7 @@ def make(entry: Entry, dropout: float = 0.0) -> Callable[..., nn.Module]:
     return functools.partial(entry.make, dropout=dropout) if has_dropout(entry) else entry.make
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def evaluate(name: str, engine: str, lengths: tuple[int, ...], fill: float = 0.0, dropout: float = 0.0) -> Result:
     """
     :param lengths: of the batch
@@ -48,7 +48,7 @@ def evaluate(name: str, engine: str, lengths: tuple[int, ...], fill: float = 0.0
     return run_on(engine, entry.kind.call, inputs, dims, make_model=make(entry, dropout))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def train(name: str, engine: str, fill: float = 0.0, dropout: float = 0.0) -> Result:
     """
     :return: outputs and gradients of the loss in training

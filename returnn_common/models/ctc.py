@@ -9,9 +9,9 @@ from typing import Any
 
 from .. import nn
 from ..search import Hypotheses, ctc_beam_search, ctc_greedy_search
-from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
+from .speech import check_layers, encode, make_front_end
 
 __all__ = ["CtcModel", "make_ctc_model"]
 
@@ -58,13 +58,14 @@ class CtcModel(nn.Module):
         :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
         :return: ``{batch, time', out_dim}``, and the dim time'
         """
-        if self.features is not None:
-            source, in_spatial_dim = self.features(source, in_spatial_dim=in_spatial_dim)
-        elif self.encoder.in_dim not in source.dims:
-            raise ValueError(f"CtcModel: expected features with {self.encoder.in_dim}, got {source}")
-        if self.specaugment is not None:
-            source = self.specaugment(source, spatial_dim=in_spatial_dim, feature_dim=self.encoder.in_dim)
-        return self.encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
+        return encode(
+            source,
+            in_spatial_dim=in_spatial_dim,
+            features=self.features,
+            specaugment=self.specaugment,
+            encoder=self.encoder,
+            collected_outputs=collected_outputs,
+        )
 
     def log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
@@ -87,26 +88,17 @@ class CtcModel(nn.Module):
         """
         collected = {} if self.aux_layers else None
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
-        heads = [("ctc", self.output, encoded, 1.0)]
+        heads = [nn.CtcHead("ctc", self.output(encoded))]
         for layer, linear in zip(self.aux_layers, self.aux_outputs, strict=True):
             assert collected is not None
-            heads.append((f"ctc_{layer}", linear, collected[str(layer - 1)], self.aux_scale))
-        possible = _is_possible(targets, targets_spatial_dim=targets_spatial_dim, spatial_dim=spatial_dim)
-        num_labels = nn.cast(targets_spatial_dim.get_size_tensor(device=targets.device), "float32")
-        num_labels = nn.maximum(num_labels, 1.0)  # else a batch of empty transcripts is divided by 0
-        losses = {}
-        for name, linear, hidden, scale in heads:
-            loss = nn.ctc_loss(
-                logits=linear(hidden),
-                targets=targets,
-                input_spatial_dim=spatial_dim,
-                targets_spatial_dim=targets_spatial_dim,
-                blank_index=self.blank_index,
-            )
-            losses[name] = nn.Loss(nn.where(possible, loss, 0.0), scale=scale, inv_norm_factor=num_labels)
-        impossible = 1.0 - nn.cast(possible, "float32")
-        losses["impossible"] = nn.Loss(impossible, as_error=True)
-        return losses
+            heads.append(nn.CtcHead(f"ctc_{layer}", linear(collected[str(layer - 1)]), self.aux_scale))
+        return nn.ctc_losses(
+            heads,
+            spatial_dim=spatial_dim,
+            targets=targets,
+            targets_spatial_dim=targets_spatial_dim,
+            blank_index=self.blank_index,
+        )
 
     def search(
         self,
@@ -157,35 +149,12 @@ def make_ctc_model(
     :raises ValueError: if the encoder takes another ``in_dim``, or has no such layer
     """
     vocab_dim = nn.as_dim(vocab_dim, name="labels")
-    features = None
-    if in_dim is None:
-        features = LogMel(encoder.in_dim if encoder is not None else 80)
-        in_dim = features.out_dim
-    if encoder is None:
-        encoder = make_conformer_encoder(in_dim)
-    elif in_dim not in (encoder.in_dim, encoder.in_dim.dimension):
-        raise ValueError(f"make_ctc_model: encoder takes {encoder.in_dim}, but in_dim is {in_dim}")
-    num_layers = len(getattr(encoder, "layers", ()))
-    for layer in aux_layers:
-        if not 1 <= layer < num_layers:
-            raise ValueError(f"make_ctc_model: aux layer {layer!r} is not one of 1..{num_layers - 1}")
+    features, specaugment, encoder = make_front_end("make_ctc_model", in_dim, encoder=encoder, specaugment=specaugment)
+    check_layers("make_ctc_model", encoder, aux_layers, last=False)
     return CtcModel(
         encoder=encoder,
         vocab_dim=vocab_dim,
         features=features,
-        specaugment=SpecAugment(specaugment) if isinstance(specaugment, str) else specaugment,
+        specaugment=specaugment,
         aux_layers=aux_layers,
     )
-
-
-def _is_possible(targets: nn.Tensor, *, targets_spatial_dim: nn.Dim, spatial_dim: nn.Dim) -> nn.Tensor:
-    """
-    CTC needs one frame per label, and one more (blank) between two equal labels.
-
-    :return: bool ``{batch}``
-    """
-    num_frames = spatial_dim.get_size_tensor(device=targets.device)
-    num_labels = targets_spatial_dim.get_size_tensor(device=targets.device)
-    previous = nn.shift_right(targets, axis=targets_spatial_dim, pad_value=-1)
-    repeats = nn.reduce_sum(nn.cast(targets == previous, num_labels.dtype), axis=targets_spatial_dim)
-    return nn.compare(num_labels + repeats, "<=", num_frames)

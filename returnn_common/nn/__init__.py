@@ -7,6 +7,7 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, :func:`get_spatial_dim`, and :data:`any_feature_dim`
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
+- :func:`ctc_losses` of several heads, :func:`decoder_losses`, :func:`smoothed_cross_entropy`
 - :class:`RotarySelfAttention`, :class:`StochasticDepth`, :func:`make_conv_subsampling`
 
 Importing it loads no backend.
@@ -27,6 +28,10 @@ from returnn.tensor import TensorDict as TensorDict
 from returnn.tensor import batch_dim as batch_dim
 from returnn.tensor import single_step_dim as single_step_dim
 
+from ._ctc_losses import CtcHead as CtcHead
+from ._ctc_losses import ctc_losses as ctc_losses
+from ._decoder_losses import decoder_losses as decoder_losses
+from ._decoder_losses import smoothed_cross_entropy as smoothed_cross_entropy
 from ._dropout import dropout as dropout
 from .batch_norm import BatchNorm as BatchNorm
 from .decoder import Decoder as Decoder

@@ -338,7 +338,7 @@ def test_features_of_another_dim_are_refused():
     def func(model, x, time):
         model.log_probs(x, in_spatial_dim=time)
 
-    with pytest.raises(ValueError, match="CtcModel: expected features with .*mel.*8.*, got Tensor.*feat"):
+    with pytest.raises(ValueError, match="speech model: expected features with .*mel.*8.*, got Tensor.*feat"):
         run_on(
             "torch",
             func,

@@ -1,0 +1,218 @@
+"""
+Attention-based encoder-decoder (Bahdanau et al. 2016, https://arxiv.org/abs/1508.04395; Chan et al. 2016,
+https://arxiv.org/abs/1508.01211), with CTC heads on the encoder (Watanabe et al. 2017,
+https://doi.org/10.1109/JSTSP.2017.2763455; on inner layers: Lee and Watanabe 2021, https://arxiv.org/abs/2102.03216).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from .. import nn
+from ..nn.checks import check_probability
+from ..search import DecoderScorer, Hypotheses, beam_search, combine
+from .decoder.transformer import make_transformer_decoder
+from .features import LogMel
+from .specaugment import SpecAugment
+from .speech import check_layers, encode, make_front_end
+
+__all__ = ["AedModel", "make_aed_model"]
+
+
+class AedModel(nn.Module):
+    """
+    The decoder's vocabulary is that of the targets, or has one label more, the last: begin and end of sentence.
+    Blank is the last label of the CTC heads: index ``vocab_dim.dimension``.
+
+    :param encoder: DESIGN's encoder contract: ``in_dim``, ``out_dim``, ``downsample_factor``
+    :param decoder: :class:`returnn_common.nn.Decoder`
+    :param vocab_dim: of the targets
+    :param bos: index of the begin of sentence in the decoder's vocabulary
+    :param eos: index of the end of sentence there; may equal ``bos``
+    :param features: raw audio to the encoder's input; None: the source is that input
+    :param specaugment: on the encoder's input, in training; None: none
+    :param aux_ctc_layers: CTC heads on the outputs of these layers of the encoder (1 is the first)
+    :param aux_ctc_scale: of the loss of each of them; the decoder's has 1
+    :param label_smoothing: of the decoder's loss, see :func:`returnn_common.nn.smoothed_cross_entropy`
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Encoder,
+        decoder: nn.Decoder,
+        vocab_dim: nn.Dim,
+        bos: int,
+        eos: int,
+        features: LogMel | None = None,
+        specaugment: SpecAugment | None = None,
+        aux_ctc_layers: Sequence[int] = (),
+        aux_ctc_scale: float = 0.3,
+        label_smoothing: float = 0.1,
+    ):
+        super().__init__()
+        self.features = features
+        self.specaugment = specaugment
+        self.encoder = encoder
+        self.decoder = decoder
+        self.vocab_dim = vocab_dim
+        self.bos = bos
+        self.eos = eos
+        self.blank_index = vocab_dim.dimension
+        self.labels_dim = nn.FeatureDim("labels-and-blank", vocab_dim.dimension + 1)
+        self.aux_ctc_layers = tuple(aux_ctc_layers)
+        self.aux_ctc_scale = aux_ctc_scale
+        self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
+        self.label_smoothing = label_smoothing
+
+    def encode(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
+    ) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
+        :return: ``{batch, time', out_dim}``, and the dim time'
+        """
+        return encode(
+            source,
+            in_spatial_dim=in_spatial_dim,
+            features=self.features,
+            specaugment=self.specaugment,
+            encoder=self.encoder,
+            collected_outputs=collected_outputs,
+        )
+
+    def losses(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
+    ) -> dict[str, nn.Loss]:
+        """
+        :param source: see :func:`encode`
+        :param targets: label indices ``{batch, labels}``, without begin and end of sentence
+        :return: "ce" and "fer", see :func:`returnn_common.nn.decoder_losses`; with CTC heads, "ctc_LAYER" for each of
+            them, and "impossible", see :func:`returnn_common.nn.ctc_losses`
+        """
+        collected = {} if self.aux_ctc_layers else None
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        losses = nn.decoder_losses(
+            self.decoder,
+            self.decoder.transform_encoder(encoded, axis=spatial_dim),
+            targets=nn.set_sparse_dim(targets, self.decoder.vocab_dim),
+            targets_spatial_dim=targets_spatial_dim,
+            bos=self.bos,
+            eos=self.eos,
+            label_smoothing=self.label_smoothing,
+        )
+        if collected is None:
+            return losses
+        heads = zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True)
+        return {
+            **losses,
+            **nn.ctc_losses(
+                [nn.CtcHead(f"ctc_{i}", linear(collected[str(i - 1)]), self.aux_ctc_scale) for i, linear in heads],
+                spatial_dim=spatial_dim,
+                targets=targets,
+                targets_spatial_dim=targets_spatial_dim,
+                blank_index=self.blank_index,
+            ),
+        }
+
+    def search(
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        beam_size: int = 12,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+        length_exponent: float = 1.0,
+        max_len: int | nn.Tensor | None = None,
+    ) -> Hypotheses:
+        """
+        :param source: see :func:`encode`
+        :param beam_size: see :func:`beam_search`
+        :param lm: a scorer over the decoder's labels, with the same begin and end of sentence
+        :param lm_scale: its weight; with 0, it is ignored
+        :param length_exponent: see :func:`beam_search`
+        :param max_len: labels at most, see :func:`beam_search`; None: as many as the encoder has frames
+        :return: labels of ``vocab_dim``
+        :raises ValueError: for a scale without ``lm``, or an ``lm`` with another vocabulary
+        """
+        if lm is None and lm_scale:
+            raise ValueError(f"AedModel: expected an lm for lm_scale {lm_scale}")
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        if max_len is None:
+            max_len = spatial_dim.get_size_tensor(device=source.device)
+        scorer = DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
+        hypotheses = beam_search(
+            scorer if not lm_scale else combine([(scorer, 1.0), (lm, lm_scale)]),
+            batch_dims=encoded.remaining_dims([spatial_dim, self.encoder.out_dim]),
+            beam_size=beam_size,
+            max_len=max_len,
+            bos=self.bos,
+            eos=self.eos,
+            length_exponent=length_exponent,
+        )
+        # The end of sentence is never in a hypothesis.
+        return dataclasses.replace(hypotheses, labels=nn.set_sparse_dim(hypotheses.labels, self.vocab_dim))
+
+
+def make_aed_model(
+    in_dim: int | nn.Dim | None,
+    vocab_dim: int | nn.Dim,
+    *,
+    encoder: nn.Encoder | None = None,
+    decoder: nn.Decoder | None = None,
+    eos: int | None = None,
+    specaugment: str | SpecAugment | None = "LD",
+    aux_ctc_layers: Sequence[int] = (),
+    aux_ctc_scale: float = 0.3,
+    label_smoothing: float = 0.1,
+) -> AedModel:
+    """
+    The defaults are ESPnet's LibriSpeech Conformer with a Transformer decoder of 6 layers (Guo et al. 2021,
+    https://arxiv.org/abs/2010.13956, table 1), label smoothing as there.
+
+    :param in_dim: of the log-mels in the source; None: the source is raw audio, and the model computes 80 log-mels
+        (or as many as the encoder takes)
+    :param vocab_dim: labels of the targets
+    :param encoder: default: :func:`make_conformer_encoder`
+    :param decoder: default: :func:`make_transformer_decoder`, with 2048 in its feed-forward blocks
+    :param eos: index of the end of sentence in ``vocab_dim``, used as begin of sentence as well; None: the decoder has
+        a label for it behind those of ``vocab_dim``
+    :param specaugment: policy by name, or a module; None: none
+    :param aux_ctc_layers: encoder layers (1 is the first) with a CTC head, see :class:`AedModel`
+    :param aux_ctc_scale: of the loss of each of them
+    :param label_smoothing: of the decoder's loss
+    :raises ValueError: if the encoder takes another ``in_dim``, or has no such layer, if the decoder's vocabulary has
+        another size, or ``eos`` is not in it
+    """
+    vocab_dim = nn.as_dim(vocab_dim, name="labels")
+    check_probability("make_aed_model", label_smoothing=label_smoothing)
+    features, specaugment, encoder = make_front_end("make_aed_model", in_dim, encoder=encoder, specaugment=specaugment)
+    check_layers("make_aed_model", encoder, aux_ctc_layers, last=True)
+    size = vocab_dim.dimension
+    assert size is not None
+    if eos is not None and not 0 <= eos < size:
+        raise ValueError(f"make_aed_model: expected eos as an index of {vocab_dim}, got {eos!r}")
+    decoder_vocab_dim = vocab_dim if eos is not None else nn.FeatureDim("labels-and-end", size + 1)
+    if decoder is None:
+        decoder = make_transformer_decoder(encoder.out_dim, decoder_vocab_dim, ff_dim=2048)
+    elif decoder.vocab_dim.dimension != decoder_vocab_dim.dimension:
+        raise ValueError(
+            f"make_aed_model: expected a decoder with {decoder_vocab_dim.dimension} labels "
+            f"({'eos among them' if eos is not None else 'end of sentence behind them'}), got {decoder.vocab_dim}"
+        )
+    eos = size if eos is None else eos
+    return AedModel(
+        encoder=encoder,
+        decoder=decoder,
+        vocab_dim=vocab_dim,
+        bos=eos,
+        eos=eos,
+        features=features,
+        specaugment=specaugment,
+        aux_ctc_layers=aux_ctc_layers,
+        aux_ctc_scale=aux_ctc_scale,
+        label_smoothing=label_smoothing,
+    )

@@ -1,0 +1,74 @@
+"""
+What the models of speech share: from raw audio or features through the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import nn
+from .encoder.conformer import make_conformer_encoder
+from .features import LogMel
+from .specaugment import SpecAugment
+
+__all__ = ["check_layers", "encode", "make_front_end"]
+
+
+def make_front_end(
+    owner: str, in_dim: int | nn.Dim | None, *, encoder: nn.Encoder | None, specaugment: str | SpecAugment | None
+) -> tuple[LogMel | None, SpecAugment | None, nn.Encoder]:
+    """
+    :param owner: whose arguments, for the message
+    :param in_dim: of the log-mels in the source; None: the source is raw audio, and the model computes 80 log-mels
+        (or as many as the encoder takes)
+    :param encoder: default: :func:`make_conformer_encoder`
+    :param specaugment: policy by name, or a module; None: none
+    :return: features, None if they are the source; SpecAugment, None for none; encoder
+    :raises ValueError: if the encoder takes another ``in_dim``, or for an unknown policy
+    """
+    features = None
+    if in_dim is None:
+        features = LogMel(encoder.in_dim if encoder is not None else 80)
+        in_dim = features.out_dim
+    if encoder is None:
+        encoder = make_conformer_encoder(in_dim)
+    elif in_dim not in (encoder.in_dim, encoder.in_dim.dimension):
+        raise ValueError(f"{owner}: encoder takes {encoder.in_dim}, but in_dim is {in_dim}")
+    return features, SpecAugment(specaugment) if isinstance(specaugment, str) else specaugment, encoder
+
+
+def check_layers(owner: str, encoder: nn.Encoder, layers: Sequence[int], *, last: bool) -> None:
+    """
+    :param owner: whose arguments, for the message
+    :param layers: 1 is the first
+    :param last: whether the last layer is one of those which can be chosen
+    :raises ValueError: if the encoder has no such layer
+    """
+    num_layers = len(getattr(encoder, "layers", ())) - (0 if last else 1)
+    for layer in layers:
+        if not 1 <= layer <= num_layers:
+            raise ValueError(f"{owner}: aux layer {layer!r} is not one of 1..{num_layers}")
+
+
+def encode(
+    source: nn.Tensor,
+    *,
+    in_spatial_dim: nn.Dim,
+    features: LogMel | None,
+    specaugment: SpecAugment | None,
+    encoder: nn.Encoder,
+    collected_outputs: dict[str, nn.Tensor] | None = None,
+) -> tuple[nn.Tensor, nn.Dim]:
+    """
+    :param source: raw audio ``{batch, time}`` if there are ``features``, else ``{batch, time, in_dim}``
+    :param collected_outputs: is filled with the output of each layer of the encoder, by its number from "0" on
+    :return: ``{batch, time', out_dim}``, and the dim time'
+    :raises ValueError: if the source has no ``in_dim``
+    """
+    if features is not None:
+        source, in_spatial_dim = features(source, in_spatial_dim=in_spatial_dim)
+    elif encoder.in_dim not in source.dims:
+        raise ValueError(f"speech model: expected features with {encoder.in_dim}, got {source}")
+    if specaugment is not None:
+        source = specaugment(source, spatial_dim=in_spatial_dim, feature_dim=encoder.in_dim)
+    return encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
