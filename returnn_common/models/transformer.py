@@ -105,7 +105,8 @@ class Transformer(nn.Module):
             raise ValueError(f"Transformer: expected an lm for lm_scale {lm_scale}")
         if max_len is None:
             max_len = in_spatial_dim.get_size_tensor(device=source.device) + _EXTRA_LABELS
-        scorer = DecoderScorer(self.decoder, encoder=self.encode(source, in_spatial_dim=in_spatial_dim))
+        encoder = self.encode(source, in_spatial_dim=in_spatial_dim)
+        scorer = DecoderScorer(self.decoder, encoder=encoder, capacity=_capacity(max_len))
         return beam_search(
             scorer if not lm_scale else combine([(scorer, 1.0), (lm, lm_scale)]),
             batch_dims=source.remaining_dims(in_spatial_dim),
@@ -115,6 +116,15 @@ class Transformer(nn.Module):
             eos=self.eos,
             length_exponent=length_exponent,
         )
+
+
+def _capacity(max_len: int | nn.Tensor) -> int | nn.Tensor | None:
+    """of the decoder's state; where there is no graph, it may grow"""
+    if nn.is_executing_eagerly():
+        return None
+    if isinstance(max_len, nn.Tensor):
+        max_len = nn.copy_to_device(nn.reduce_max(max_len, axis=max_len.dims), "cpu")
+    return max_len + 1
 
 
 def make_transformer(

@@ -60,11 +60,11 @@ class CausalSelfAttention(rf.CausalSelfAttention):
         )
         self.rotary = rotary
 
-    def default_initial_state(self, *, batch_dims: Sequence[Dim], capacity: int | None = None) -> rf.State:
+    def default_initial_state(self, *, batch_dims: Sequence[Dim], capacity: int | Tensor | None = None) -> rf.State:
         """
         :param batch_dims:
-        :param capacity: number of steps at most. With it, no shape ever changes, as loops of JAX and of the net dict
-            need it; without it, the state grows, and contains the dim that does so.
+        :param capacity: number of steps at most, int or scalar on the CPU. With it, no shape ever changes, as compiled
+            loops of JAX and those of the net dict need it; without it, the state grows, and contains the dim that does.
         :return: ``k_accum``, ``v_accum`` ``{batch, slots, heads, d}``; ``valid`` ``{slots}``: 1 for a slot that counts;
             ``pos`` ``{}``: number of frames so far
         """

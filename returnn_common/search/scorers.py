@@ -6,7 +6,8 @@ Shape letters: B batch dims (with the beam, once there is one), V labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .. import nn
@@ -53,16 +54,24 @@ class DecoderScorer:
         `decoder(labels, *, spatial_dim, state, encoder=None) -> (logits, new_state)`,
         e.g. :class:`returnn.frontend.decoder.transformer.TransformerDecoder`
     :param encoder: what its `transform_encoder(encoded, *, axis)` returned; None for a language model
+    :param capacity: steps at most, int or scalar, for a decoder whose `default_initial_state` takes it: then no shape
+        in its state changes. None: :func:`beam_search` tells it, on the engines where it matters.
     """
 
-    def __init__(self, decoder: Any, encoder: Any = None):
+    def __init__(self, decoder: Any, encoder: Any = None, *, capacity: int | nn.Tensor | None = None):
         self.decoder = decoder
         self.encoder = encoder
+        self.capacity = capacity
         self.vocab_dim: nn.Dim = decoder.vocab_dim
 
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> Any:
-        """:return: the decoder's"""
-        return self.decoder.default_initial_state(batch_dims=batch_dims)
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim], capacity: int | nn.Tensor | None = None) -> Any:
+        """
+        :param batch_dims: B
+        :param capacity: steps at most, where the scorer has none of its own
+        :return: the decoder's
+        """
+        capacity = capacity if self.capacity is None else self.capacity
+        return _call_with_capacity(self.decoder.default_initial_state, batch_dims=batch_dims, capacity=capacity)
 
     def score(self, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
         """
@@ -99,6 +108,28 @@ def combine(scorers: Sequence[tuple[Scorer, float]]) -> Scorer:
     return _Combined([(scorer, float(scale)) for scorer, scale in scorers if scale], vocab_dim=first)
 
 
+def bounded_initial_state(scorer: Scorer, *, batch_dims: Sequence[nn.Dim], max_steps: int | nn.Tensor) -> Any:
+    """
+    :param scorer: if its `initial_state` also takes `capacity`, it gets `max_steps` on the engines that gain from it:
+        dims cannot grow in a net dict's loops, and JAX compiles for each shape.
+    :param batch_dims: B
+    :param max_steps: number of calls of `score` at most, int or {B}
+    :return: the scorer's initial state
+    """
+    if nn.get_selected_backend() not in ("returnn_layers_tf", "jax"):
+        return scorer.initial_state(batch_dims=batch_dims)
+    if isinstance(max_steps, nn.Tensor):
+        max_steps = nn.reduce_max(max_steps, axis=max_steps.dims) if max_steps.dims else max_steps
+        max_steps = nn.copy_to_device(max_steps, "cpu")
+    return _call_with_capacity(scorer.initial_state, batch_dims=batch_dims, capacity=max_steps)
+
+
+def _call_with_capacity(func: Callable[..., Any], *, capacity: int | nn.Tensor | None, **kwargs) -> Any:
+    if capacity is not None and "capacity" in inspect.signature(func).parameters:
+        kwargs["capacity"] = capacity
+    return func(**kwargs)
+
+
 class _Combined:
     """see :func:`combine`"""
 
@@ -107,8 +138,13 @@ class _Combined:
         self.vocab_dim = vocab_dim
         self.can_exceed_zero = any(scale < 0 or getattr(scorer, "can_exceed_zero", False) for scorer, scale in parts)
 
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> dict[str, Any]:
-        return {str(i): scorer.initial_state(batch_dims=batch_dims) for i, (scorer, _) in enumerate(self.parts)}
+    def initial_state(
+        self, *, batch_dims: Sequence[nn.Dim], capacity: int | nn.Tensor | None = None
+    ) -> dict[str, Any]:
+        return {
+            str(i): _call_with_capacity(scorer.initial_state, batch_dims=batch_dims, capacity=capacity)
+            for i, (scorer, _) in enumerate(self.parts)
+        }
 
     def score(self, prev_labels: nn.Tensor, state: dict[str, Any]) -> tuple[nn.Tensor, dict[str, Any]]:
         total, new_state = None, {}
