@@ -19,6 +19,9 @@ from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
+from returnn_common.models.encoder.conformer_fast import fast_conformer_l, make_fast_conformer_encoder
+from returnn_common.models.encoder.conformer_rotary import make_rotary_conformer_encoder
+from returnn_common.models.encoder.conformer_streaming import make_streaming_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import (
     e_branchformer_b,
     e_branchformer_l,
@@ -141,6 +144,43 @@ ZOO = [
             no_gradient=(*_KEYS, "*depthwise_conv.bias"),
         )
         for preset in (conformer_s, conformer_m, conformer_l)
+    ),
+    Entry(
+        make_rotary_conformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_rotary_conformer_encoder(features, **_CONFORMER, dropout=dropout),
+        no_gradient=("*depthwise_conv.bias",),
+    ),
+    Entry(
+        make_fast_conformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_fast_conformer_encoder(
+            features, **_CONFORMER, conv_norm="layer", dropout=dropout
+        ),
+        no_gradient=_KEYS,
+    ),
+    Entry(
+        fast_conformer_l,
+        ENCODER,
+        lambda features, dropout: _tiny_preset(
+            fast_conformer_l, features, builder=make_fast_conformer_encoder, dropout=dropout
+        ),
+        full=fast_conformer_l,
+        no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+    ),
+    *(
+        Entry(
+            make_streaming_conformer_encoder,
+            ENCODER,
+            lambda features, dropout, chunks=chunks: make_streaming_conformer_encoder(
+                features, **_CONFORMER, **chunks, dropout=dropout
+            ),
+            variant=variant,
+        )
+        for variant, chunks in {
+            "": {"chunk_size": 2, "left_chunks": 1},
+            "no-left": {"chunk_size": 3, "left_chunks": 0},
+        }.items()
     ),
     Entry(
         make_e_branchformer_encoder,

@@ -22,13 +22,17 @@ def prepend_context(
     :param context: ``{batch, left, ...}``, the last frames before them
     :param axis: time
     :param context_dim: left, static
-    :param out_dim: left + time, if it's there already
+    :param out_dim: of the size left + time, instead of a new one
     :return: both, ``{batch, left + time, ...}``; the dim left + time; and the new context, from where the longest
         source ends. (Those that end before it have no next frames.)
     """
-    joined, out_dim = rf.concat((context, context_dim), (source, axis), out_dim=out_dim, allow_broadcast=True)
-    new_context, _ = rf.slice(joined, axis=out_dim, start=axis.get_dim_value_tensor(), size=context_dim)
-    return joined, out_dim, new_context
+    joined, joined_dim = rf.concat((context, context_dim), (source, axis), allow_broadcast=True)
+    # Not a slice, which the net dict can't make from where another layer says.
+    last = rf.range_over_dim(context_dim, device=source.device) + axis.get_dim_value_tensor()
+    new_context = rf.gather(joined, indices=last, axis=joined_dim, clip_to_valid=False)
+    if out_dim is not None:
+        joined, joined_dim = rf.replace_dim(joined, in_dim=joined_dim, out_dim=out_dim)
+    return joined, joined_dim, new_context
 
 
 class CausalConvSubsample(rf.Module):

@@ -66,11 +66,14 @@ class ChunkView:
         """
         (left,) = valid.dims
         ones = rf.ones([time], dtype="float32", device=device)
-        valid, keys_time, new_valid = prepend_context(ones, valid, axis=time, context_dim=left)
+        # Not left + time itself: to the net dict, a dim that comes from another one is the same beside it.
+        keys_time = Dim(None, name="keys")
+        valid, _, new_valid = prepend_context(ones, valid, axis=time, context_dim=left, out_dim=keys_time)
         num_left = float(left.dimension or 0)
         lengths = rf.cast(time.get_size_tensor(device=device), "float32") + num_left
         positions = rf.range_over_dim(time, dtype="float32", device=device) + num_left
-        key_positions = rf.range_over_dim(keys_time, dtype="float32", device=device)
+        earlier = rf.range_over_dim(left, dtype="float32", device=device)
+        key_positions, _, _ = prepend_context(positions, earlier, axis=time, context_dim=left, out_dim=keys_time)
         mask = _mask(positions, key_positions, lengths, chunk_size=chunk_size, left_chunks=left_chunks)
         mask = rf.logical_and(mask, valid > 0.5)
         return ChunkView(time, keys_time, mask, positions, key_positions), new_valid
