@@ -235,7 +235,7 @@ ZOO = [
         make_lstm_attention_decoder,
         DECODER,
         lambda features, labels, dropout: make_lstm_attention_decoder(
-            features, labels, model_dim=6, embed_dim=4, att_dim=5, num_heads=2, dropout=dropout, zoneout=dropout
+            features, labels, model_dim=6, embed_dim=4, att_dim=5, num_heads=2, dropout=dropout
         ),
     ),
     Entry(

@@ -54,6 +54,7 @@ def _run(engine: str, x: np.ndarray, lengths: list[int], *, with_bias: bool = Tr
         inputs,
         {"time": lengths, "feat": FEATURES, "size": SIZE},
         make_model=lambda feat, size: LSTM(feat, size, with_bias=with_bias),
+        train=grads,  # a rec layer (net dict) has no gradients otherwise
         grad_of="loss" if grads else None,
     )
 

@@ -51,7 +51,8 @@ def make_lstm_attention_decoder(
     :param num_heads: of the attention
     :param dropout: of the readout
     :param zoneout: probability that a cell of the LSTM keeps its value; a third of it for the LSTM's output
-        (Krueger et al. 2017, https://arxiv.org/abs/1606.01305; 0.15 in RETURNN's later setups)
+        (Krueger et al. 2017, https://arxiv.org/abs/1606.01305); 0.15 is what :class:`returnn.frontend.ZoneoutLSTM`
+        calls reasonable, with 0.05 for the output
     :return: decoder with the contract of :class:`returnn_common.nn.decoder.Decoder`
     :raises ValueError: for a size that doesn't fit
     """

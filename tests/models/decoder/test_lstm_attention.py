@@ -9,7 +9,7 @@ from returnn_common import nn
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.search import beam_search
 from returnn_common.search.scorers import DecoderScorer
-from tests.engines import Input, run_on
+from tests.engines import ENGINES, Input, run_on
 
 VOCAB, ENCODER = 5, 6
 TINY = {"model_dim": 8, "embed_dim": 3, "att_dim": 4, "num_heads": 2, "dropout": 0.0}
@@ -28,7 +28,7 @@ def _inputs(fill: float = 0.0) -> dict[str, Input]:
 DIMS = {"time": LENGTHS, "encoder_time": ENCODER_LENGTHS, "features": ENCODER, "labels": VOCAB}
 
 
-def _run(*, fill: float = 0.0, train: bool = False, num_steps: int = 0, **options):
+def _run(*, engine: str = "torch", fill: float = 0.0, train: bool = False, num_steps: int = 0, **options):
     """:return: whole, and of so many steps the logits, the LSTM's c and h, and what the attention has accumulated"""
 
     def func(model, y, time, x, encoder_time):
@@ -53,7 +53,7 @@ def _run(*, fill: float = 0.0, train: bool = False, num_steps: int = 0, **option
     def make_model(features, labels):
         return make_lstm_attention_decoder(features, labels, **{**TINY, **options})
 
-    return run_on("torch", func, _inputs(fill), DIMS, make_model=make_model, train=train)
+    return run_on(engine, func, _inputs(fill), DIMS, make_model=make_model, train=train)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -128,6 +128,20 @@ def test_zoneout_keeps_old_values_in_training():
     evaluated = _run(num_steps=1, zoneout=0.6)
     np.testing.assert_allclose(evaluated["c_0"], 0.4 * plain["c_0"], rtol=1e-5)
     np.testing.assert_allclose(evaluated["h_0"], 0.8 * plain["h_0"], rtol=1e-5)
+
+
+@pytest.mark.slow  # other engines for one option; without it: test_zoo
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "torch"])
+def test_zoneout_on_every_engine(engine: str):
+    plain, expected = (_run(num_steps=1, zoneout=zoneout) for zoneout in (0.0, 0.6))
+    evaluated = _run(engine=engine, num_steps=1, zoneout=0.6)
+    for name in expected.outputs:
+        np.testing.assert_allclose(evaluated[name], expected[name], atol=1e-5, err_msg=name)
+    trained = _run(engine=engine, num_steps=1, zoneout=0.6, train=True)
+    kept = np.abs(trained["c_0"]) < 1e-7
+    assert 0.3 < kept.mean() < 0.9
+    np.testing.assert_allclose(trained["c_0"][~kept], plain["c_0"][~kept], rtol=1e-4)
+    assert np.abs(trained["whole"] - evaluated["whole"]).max() > 1e-3
 
 
 def test_dropout_acts_in_training_only():
