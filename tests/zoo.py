@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from returnn_common import nn
+from returnn_common.models.aed import make_aed_model
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.models.decoder.transformer import make_transformer_decoder
@@ -46,6 +47,7 @@ from tests.zoo_kinds import (
     TEXT,
     TEXT_ALONE,
     TEXT_ENCODER,
+    VOCAB,
     Kind,
 )
 
@@ -310,6 +312,33 @@ ZOO = [
             aux_layers=[1],
         ),
         no_gradient=_KEYS,
+    ),
+    Entry(
+        make_aed_model,
+        SPEECH,
+        lambda features, labels, dropout: make_aed_model(
+            features,
+            labels,
+            encoder=_encoder(features, dropout),
+            decoder=make_transformer_decoder(8, VOCAB + 1, **_DECODER, dropout=dropout),
+            specaugment="LD" if dropout else None,
+            aux_ctc_layers=[1, 2],
+        ),
+    ),
+    Entry(
+        make_aed_model,
+        SPEECH_FROM_AUDIO,
+        lambda labels, dropout: make_aed_model(
+            None,
+            labels,
+            encoder=_encoder(nn.FeatureDim("mel", 8), dropout),
+            decoder=make_lstm_attention_decoder(
+                8, labels, model_dim=6, embed_dim=4, att_dim=5, num_heads=1, dropout=dropout
+            ),
+            eos=0,
+            specaugment="LD" if dropout else None,
+        ),
+        variant="audio-lstm",
     ),
     Entry(
         make_ctc_model,
