@@ -257,6 +257,14 @@ LIMITS: list[Limit] = [
         *("NotImplementedError", "does not support the generic forward func", "not written"),
         *("every recogniser", "recog/net_dict.py runs the forward step through the engine's own Runner"),
     ),
+    Limit(
+        *("the optimizer adamw", _ND, on.adamw, "ValueError", "Argument `learning_rate` should be float"),
+        *(
+            "it takes Keras 3's class, which wants no variable",
+            "every recipe",
+            "recipes/digits_ctc.py takes adam there",
+        ),
+    ),
 ]
 
 

@@ -276,3 +276,15 @@ def packed_linear(engine: str) -> Result:
         return {"y": (rf.unpack(model(packed)), [batch_dim, time, model.out_dim])}
 
     return _run(engine, func, make_model=lambda feat: rf.Linear(feat, Dim(2, name="out")))
+
+
+def adamw(engine: str):
+    """the learning rate is a variable, as the engine's updater has it"""
+    assert engine == "tensorflow-net-dict"
+    import tensorflow as tf
+    from returnn.tf.updater import get_optimizer_class
+
+    with tf.Graph().as_default():
+        learning_rate = tf.compat.v1.get_variable("learning_rate", initializer=0.1, trainable=False)
+        for name in ("adam", "adamw"):
+            get_optimizer_class(name)(learning_rate=learning_rate)
