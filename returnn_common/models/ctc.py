@@ -72,7 +72,7 @@ class CtcModel(nn.Module):
         :return: log probabilities of labels and blank, ``{batch, time', labels + blank}``, and the dim time'
         """
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        return nn.log_softmax(self.output(encoded), axis=self.labels_dim), spatial_dim
+        return nn.log_softmax(nn.cast(self.output(encoded), "float32"), axis=self.labels_dim), spatial_dim
 
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim

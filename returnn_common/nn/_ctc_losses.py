@@ -49,7 +49,7 @@ def ctc_losses(
     losses = {}
     for head in heads:
         loss = rf.ctc_loss(
-            logits=head.logits,
+            logits=rf.cast(head.logits, "float32"),  # from mixed precision
             targets=targets,
             input_spatial_dim=spatial_dim,
             targets_spatial_dim=targets_spatial_dim,

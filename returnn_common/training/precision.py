@@ -29,4 +29,6 @@ def mixed_precision(precision: str, *, backend: str) -> dict[str, Any]:
         return {}
     if backend not in _OPTIONS:
         raise ValueError(f"mixed_precision: expected a backend of {', '.join(_OPTIONS)}, got {backend!r}")
-    return {_OPTIONS[backend]: precision}
+    # RETURNN would scale the losses with PyTorch by default, which float16 needs.
+    value = {"dtype": precision, "grad_scaler": None} if backend == "torch" else precision
+    return {_OPTIONS[backend]: value}

@@ -171,7 +171,7 @@ def test_steps_are_those_of_one_process_with_all_batches(mode: str, features, tm
         expected = expected - LEARNING_RATE * _gradient(features, all_rows, expected)
     np.testing.assert_allclose(_final_weight(tmp_path), expected, rtol=1e-5)
     assert np.abs(expected - 0.5).max() > 0.05
-    assert log.count("ep 1 dev eval, step 0,") == 1  # by one process; with batch norm
+    assert log.count("Epoch 1 evaluation: dev: ") == 1  # by one process; with batch norm
 
 
 def test_parameters_are_averaged(features, tmp_path: Path):

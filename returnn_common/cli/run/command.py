@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import CommandError
 from ..recipes import find_recipe
+from .distributed import MODES, choose_processes
 from .folder import RunFolder
 from .process import Runner, run_python
 from .recipe import BACKENDS, RUN_OPTIONS, Recipe, load_recipe, parse_settings
@@ -43,6 +44,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     add_run_arguments(parser)
+    parser.add_argument(
+        "--distributed",
+        nargs="?",
+        const="grad",
+        choices=MODES,
+        help="train in several processes on this machine, with PyTorch: together in each step (grad, the default, and "
+        "grad_explicit), or averaging their parameters now and then (param); see docs/distributed.md",
+    )
+    parser.add_argument(
+        "--nproc", metavar="N", type=int, help="with --distributed: how many (default: as many as GPUs, or else 2)"
+    )
     parser.set_defaults(func=main)
     return parser
 
@@ -59,11 +71,18 @@ def add_run_arguments(parser: argparse.ArgumentParser):
 
 def main(args: argparse.Namespace) -> int:
     """
-    :param args: ``recipe``, ``corpus``, ``out``, ``backend``, ``set``
+    :param args: ``recipe``, ``corpus``, ``out``, ``backend``, ``set``, ``distributed``, ``nproc``
     :return: exit status
     :raises CommandError: if it cannot go on
     """
-    return run_recipe(args.recipe, corpus=args.corpus, out=args.out, backend=args.backend, settings=args.set)
+    return run_recipe(
+        args.recipe,
+        corpus=args.corpus,
+        out=args.out,
+        backend=args.backend,
+        settings=args.set,
+        distributed=(args.distributed, args.nproc),
+    )
 
 
 def run_recipe(
@@ -73,6 +92,7 @@ def run_recipe(
     out: str,
     backend: str = "torch",
     settings: Sequence[str] = (),
+    distributed: tuple[str | None, int | None] = (None, None),
     make_corpus: Callable[[Path, Any], None] | None = None,
     runner: Runner = run_python,
 ) -> int:
@@ -82,6 +102,7 @@ def run_recipe(
     :param out: folder to write to
     :param backend: of RETURNN
     :param settings: options of the recipe, each as ``OPTION=VALUE``
+    :param distributed: how several processes train, and how many, see :func:`.distributed.choose_processes`
     :param make_corpus: called with the folder to make and with rich's console
     :param runner: starts RETURNN
     :return: exit status
@@ -90,8 +111,9 @@ def run_recipe(
     from rich.console import Console
 
     path = find_recipe(name)
-    values = parse_settings(settings, load_recipe(path).defaults)
-    texts = {key: str(value) for key, value in values.items()}
+    defaults = load_recipe(path).defaults
+    texts = {key: str(value) for key, value in parse_settings(settings, defaults).items()}
+    processes = choose_processes(*distributed, recipe=name, defaults=defaults, backend=backend)
     recipe = load_recipe(path, options={**texts, "backend": backend})
     _check_backend(backend)
     _check_corpus_argument(name, corpus, recipe, can_be_made=make_corpus is not None)
@@ -100,6 +122,7 @@ def run_recipe(
         "backend": backend,
         "corpus": None if corpus is None else str(Path(corpus).resolve()),
         "options": {key: value for key, value in recipe.options.items() if key not in RUN_OPTIONS},
+        **({} if processes is None else {"distributed": processes.mode, "processes": processes.num}),
     }
     folder = RunFolder(Path(out).resolve())
     console = Console()
@@ -107,7 +130,7 @@ def run_recipe(
         with folder.open(asked, config=path.read_text("utf8")):
             from .stages import Run
 
-            run = Run(path.stem, folder, recipe, texts, backend, console, runner)
+            run = Run(path.stem, folder, recipe, texts, backend, console, runner, processes)
             if corpus is None and make_corpus is not None:
                 corpus = str(folder.path / "corpus")
                 if not folder.state.get("prepared"):

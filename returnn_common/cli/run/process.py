@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["Runner", "returnn_env", "run_python"]
+__all__ = ["Runner", "process_log", "returnn_env", "run_python"]
 
 Runner = Callable[..., int]  # as run_python
 
@@ -33,6 +33,23 @@ if os.getppid() != int(sys.argv[1]):
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
+# The same for what torchrun starts. Each process but the first has a log of its own: the first one's is followed.
+_PROCESS = f"""
+import ctypes, os, sys
+try:
+    ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}, 0, 0, 0)
+except (AttributeError, OSError):
+    pass
+if os.getppid() == 1:
+    sys.exit("the process that started this one has ended")
+rank = int(os.environ["RANK"])
+if rank:
+    log = os.open(sys.argv[1].replace("RANK", str(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
 
 def run_python(
     arguments: Sequence[str],
@@ -42,6 +59,7 @@ def run_python(
     on_line: Callable[[str], None],
     on_wait: Callable[[], None] = lambda: None,
     keep_open: int | None = None,
+    num_processes: int | None = None,
 ) -> int:
     """
     Runs Python in a process that ends with this one.
@@ -52,15 +70,19 @@ def run_python(
     :param on_line: called with each line of it
     :param on_wait: called several times a second
     :param keep_open: a file that the process inherits
+    :param num_processes: start so many through torchrun, which ends all when one fails; None: one, without it. The
+        others than the first log to :func:`process_log`.
     :return: exit status
     :raises KeyboardInterrupt: after the process was ended
     """
+    if num_processes is not None:
+        arguments = _through_torchrun(arguments, num_processes=num_processes, log=log)
     with open(log, "ab") as file:
         start = file.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *arguments],
             cwd=cwd,
-            env=returnn_env(),
+            env=returnn_env(num_processes=num_processes or 1),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -85,6 +107,20 @@ def run_python(
         _end(process)
 
 
+def process_log(log: Path, rank: int | str) -> Path:
+    """
+    :param log: of the first process
+    :param rank: number of the process, from 0
+    :return: its log
+    """
+    return log.with_name(f"{log.stem}.process{rank}{log.suffix}") if rank else log
+
+
+def _through_torchrun(arguments: Sequence[str], *, num_processes: int, log: Path) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes), "--no_python"]
+    return [*launcher, sys.executable, "-c", _PROCESS, str(process_log(log, "RANK")), *arguments]
+
+
 def _end(process: subprocess.Popen[bytes]):
     """Ends the process, if it still runs. It can be killed at any moment, but may clean up first."""
     for send in (lambda: None, process.terminate, process.kill):
@@ -98,18 +134,20 @@ def _end(process: subprocess.Popen[bytes]):
     process.wait()
 
 
-def returnn_env() -> dict[str, str]:
+def returnn_env(*, num_processes: int = 1) -> dict[str, str]:
     """
     The environment for RETURNN. Without a GPU, it is told so: it would compile for one where it finds the compiler.
     All cores but one, which loads the data, are used for computing, unless ``OMP_NUM_THREADS`` says otherwise; by
     threads that sleep while they wait for others: if they kept their cores busy, a step would take 50 times as long
     where another process needs a core too. (On two cores, a step of digits_ctc took as long with two threads as with
     one.)
+
+    :param num_processes: which share the cores
     """
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if not os.path.exists("/dev/nvidia0"):
         env.setdefault("DISABLE_CUDA", "1")
-    env.setdefault("OMP_NUM_THREADS", str(max(1, _num_cores() - 1)))
+    env.setdefault("OMP_NUM_THREADS", str(max(1, _num_cores() // num_processes - 1)))
     env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # The config imports returnn_common. Where that is no installed package, say where it is.
     root = str(Path(__file__).resolve().parents[3])

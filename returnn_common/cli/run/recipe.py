@@ -17,7 +17,7 @@ __all__ = ["BACKENDS", "RUN_OPTIONS", "Recipe", "load_recipe", "parse_settings"]
 BACKENDS = {"torch": "torch", "tensorflow": "tensorflow", "tensorflow-net-dict": "tensorflow", "jax": "jax"}
 
 # Options of recipes that the command sets by itself -> the argument that does so.
-RUN_OPTIONS = {"corpus": "--corpus", "backend": "--backend", "recog_split": None}
+RUN_OPTIONS = {"corpus": "--corpus", "backend": "--backend", "distributed": "--distributed", "recog_split": None}
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CommandError
+from .distributed import Processes, failure
 from .folder import RunFolder
-from .log import error_lines, parse_num_parameters
-from .process import Runner
+from .log import parse_num_parameters
+from .process import Runner, process_log
 from .progress import CountProgress, ForwardProgress, TrainProgress
 from .recipe import Recipe
 
@@ -36,6 +37,7 @@ class Run:
     :param backend: of RETURNN
     :param console: of rich
     :param runner: starts RETURNN, see :func:`.process.run_python`
+    :param processes: that train; None: one, in the ordinary way
     """
 
     name: str
@@ -45,8 +47,17 @@ class Run:
     backend: str
     console: Any
     runner: Runner
+    processes: Processes | None = None
 
-    def returnn(self, *arguments: str, log: Path, module: str = "returnn", corpus: Path | None, **callbacks: Any):
+    def returnn(
+        self,
+        *arguments: str,
+        log: Path,
+        module: str = "returnn",
+        corpus: Path | None,
+        processes: Processes | None = None,
+        **callbacks: Any,
+    ):
         """
         Runs RETURNN on the recipe.
 
@@ -56,9 +67,13 @@ class Run:
         options = {**self.settings, "backend": self.backend}
         if corpus is not None:
             options["corpus"] = str(corpus)
+        if processes is not None:
+            options["distributed"] = processes.mode
+            callbacks["num_processes"] = processes.num
         given = [part for name, value in options.items() for part in (f"++{name}", value)]
         log.parent.mkdir(exist_ok=True)
-        start = log.stat().st_size if log.is_file() else 0
+        logs = [process_log(log, rank) for rank in range(processes.num if processes else 1)]
+        starts = [path.stat().st_size if path.is_file() else 0 for path in logs]
         status = self.runner(
             ["-m", module, str(self.folder.config), *map(_escape, given), *map(_escape, arguments)],
             cwd=self.folder.path,
@@ -67,14 +82,7 @@ class Run:
             **callbacks,
         )
         if status:
-            with open(log, encoding="utf8", errors="replace") as file:
-                file.seek(start)
-                lines = error_lines(file)
-            how = f"exit status {status}" if status > 0 else f"signal {-status}"
-            raise CommandError(
-                "\n  ".join([f"RETURNN failed ({how}), see {log}:", *lines]),
-                exit_status=1,
-            )
+            raise failure(status, logs, starts)
 
 
 def _escape(argument: str) -> str:
@@ -169,6 +177,7 @@ def train(run: Run, data: Path | None):
                 *("++log_verbosity", "5"),
                 log=folder.train_log,
                 corpus=data,
+                processes=run.processes,
                 on_line=progress.on_line,
                 on_wait=_on_wait,
             )
