@@ -187,3 +187,116 @@ def test_parameters_are_averaged(features, tmp_path: Path):
         gradients = [_gradient(features, process[step % num_steps], expected) for process in BATCHES]
         expected = expected - LEARNING_RATE * np.mean(gradients, axis=0)
     np.testing.assert_allclose(_final_weight(tmp_path), expected, rtol=1e-5)
+
+
+def test_options(monkeypatch):
+    assert distributed_training("") == distributed_training("", backend="jax") == {}
+    monkeypatch.setattr(distributed, "_has_gpu", lambda: False)
+    options = distributed_training("grad")
+    expected = {"reduce_type": "grad", "dataset_distribution": "shard", "backend": "gloo"}
+    assert options.pop("startup_callback") is distributed._startup
+    assert options == {"torch_distributed": expected, "device": "cpu"}
+    monkeypatch.setattr(distributed, "_has_gpu", lambda: True)
+    options = distributed_training("param", sync_steps=7)
+    expected = {"reduce_type": "param", "param_sync_step": 7, "dataset_distribution": "shard"}
+    assert options["torch_distributed"] == expected and "device" not in options
+
+
+@pytest.mark.parametrize(
+    "mode, options, message",
+    [
+        ("ddp", {}, "distributed_training: expected a mode of grad, grad_explicit, param, got 'ddp'"),
+        ("grad", {"backend": "tensorflow"}, "in several processes with backend torch only, got 'tensorflow'"),
+        ("param", {"sync_steps": 0}, "distributed_training: expected sync_steps >= 1, got 0"),
+    ],
+)
+def test_what_it_refuses(mode: str, options: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        distributed_training(mode, **options)
+
+
+def test_gpu(monkeypatch):
+    monkeypatch.setattr("glob.glob", lambda pattern: ["/dev/nvidia3"] if pattern.startswith("/dev/nvidia") else [])
+    monkeypatch.delenv("DISABLE_CUDA", raising=False)
+    assert distributed._has_gpu()
+    monkeypatch.setenv("DISABLE_CUDA", "1")
+    assert not distributed._has_gpu()
+    monkeypatch.delenv("DISABLE_CUDA")
+    monkeypatch.setattr("glob.glob", lambda pattern: [])
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    assert not distributed._has_gpu()
+
+
+@pytest.mark.parametrize("task, reduce_type", [("forward", "grad"), ("train", None)])
+def test_elsewhere_it_changes_nothing(task: str, reduce_type: str | None, monkeypatch):
+    from returnn.config import Config
+    from returnn.torch.engine import Engine
+
+    monkeypatch.setattr(distributed, "exact_resume", lambda: {"startup_callback": lambda **_kwargs: None})
+    before = dict(vars(Engine))
+    options = None if reduce_type is None else {"reduce_type": reduce_type}
+    distributed._startup(config=Config({"task": task, "torch_distributed": options}))
+    assert dict(vars(Engine)) == before and options in (None, {"reduce_type": "grad"})
+
+
+def _others(monkeypatch, *values):
+    """Each sum over the processes gets the next of the values from the other one."""
+    remaining = list(values)
+
+    def _all_reduce(tensor):
+        tensor += torch.tensor(remaining.pop(0))
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", _all_reduce)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "_repeats", False)
+
+
+def test_last_batch_is_repeated(monkeypatch):
+    _others(monkeypatch, 1, 1, 1, 0)
+    batches = [(batch, distributed._repeats) for batch in distributed._even_batches(iter("ab"))]
+    assert batches == [("a", False), ("b", False), ("b", True)]
+
+
+@pytest.mark.parametrize("batches, other, num", [("", 1, 1), ("a", 0, 1)])
+def test_process_without_data(batches: str, other: int, num: int, monkeypatch):
+    _others(monkeypatch, other)
+    with pytest.raises(ValueError, match=f"each of the 2 processes, but in this epoch there is some for {num} only"):
+        next(distributed._even_batches(iter(batches)))
+
+
+def test_epoch_without_data(monkeypatch):
+    _others(monkeypatch, 0)
+    assert list(distributed._even_batches(iter(""))) == []
+
+
+class _Loss(SimpleNamespace):
+    as_error = False
+    scale = 0.5
+
+    def get_inv_norm_factor(self):
+        return self.norm
+
+
+@pytest.mark.parametrize("repeats, factor", [(False, 2 * 3.0 / (3.0 + 1.0)), (True, 1e-30)])
+@pytest.mark.parametrize("reduce_type", ["grad", "grad_explicit", "param"])
+def test_norm_over_processes(repeats: bool, factor: float, reduce_type: str, monkeypatch):
+    from returnn.tensor import Tensor
+
+    context = SimpleNamespace(reduce_type=lambda: reduce_type, size=lambda: 2)
+    monkeypatch.setattr("returnn.torch.distributed.get_ctx", lambda: context)
+    _others(monkeypatch, [1.0, 7.0])
+    monkeypatch.setattr(distributed, "_repeats", repeats)
+    tensor = Tensor("norm", dims=[], dtype="int32", raw_tensor=torch.tensor(3, dtype=torch.int32))
+    losses = {"a": _Loss(norm=tensor), "count": _Loss(norm=5, as_error=True), "b": _Loss(norm=7)}
+    normalize_over_processes(losses)
+    if reduce_type == "param":
+        factor, factor_b = 1.0, 1.0
+    else:
+        factor_b = 1e-30 if repeats else 1.0
+    scales = [loss.scale for loss in losses.values()]
+    assert scales == pytest.approx([0.5 * factor, 0.5, 0.5 * factor_b], rel=1e-6)
+
+
+def test_sequences_are_split():
+    """what the test above relies on: the batches are all sequences, each once"""
+    assert Counter(i for process in BATCHES for batch in process for i in batch) == Counter(range(len(LENGTHS)))
