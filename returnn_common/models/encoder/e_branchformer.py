@@ -7,8 +7,8 @@ which is gated by a convolution (cgMLP, Sakuma et al. 2021, https://openreview.n
 convolution over both merges them.
 
 A layer computes what ESPnet's does, with its parameters in another order: in the cgMLP, the first half of the channels
-is the gate, there the second; distances are ``j - i``, there ``i - j``, and their sines stand before their cosines, there
-in turns. ESPnet's encoder has one more norm at its end, and multiplies the input of the layers by ``sqrt(out_dim)``.
+is the gate, there the second; distances are ``j - i``, there ``i - j``; sines stand before cosines, there in turns.
+ESPnet's encoder has one more norm at its end, and multiplies the input of the layers by ``sqrt(out_dim)``.
 """
 
 from __future__ import annotations
