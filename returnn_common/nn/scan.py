@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import returnn.frontend as rf
-import tree
+from returnn.frontend.nested import tree  # the same functions on nested structures as RETURNN's own
 from returnn.frontend.tensor_array import TensorArray
 from returnn.tensor import Dim, Tensor
 
