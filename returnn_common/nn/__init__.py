@@ -8,7 +8,8 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
 - :func:`ctc_losses` of several heads, :func:`decoder_losses`, :func:`smoothed_cross_entropy`
-- :class:`RotarySelfAttention`, :class:`StochasticDepth`, :func:`make_conv_subsampling`
+- :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`, :func:`make_conv_subsampling`
+- :func:`scan_over`, a loop over the frames that can be differentiated on each engine
 
 Importing it loads no backend.
 
@@ -42,7 +43,9 @@ from .dims import as_dim as as_dim
 from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
 from .loss import Loss as Loss
+from .lstm import LSTM as LSTM
 from .rotary import RotarySelfAttention as RotarySelfAttention
+from .scan import scan_over as scan_over
 from .stochastic_depth import StochasticDepth as StochasticDepth
 from .stochastic_depth import linear_drop_probs as linear_drop_probs
 from .stochastic_depth import stochastic_depth as stochastic_depth

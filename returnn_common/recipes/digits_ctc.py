@@ -7,6 +7,7 @@ Runs on each of RETURNN's engines: ``python -m returnn digits_ctc.py ++corpus CO
 """
 
 import sys
+from functools import partial
 
 from returnn_common.config import Options
 from returnn_common.datasets import Librispeech, WordVocab
@@ -14,6 +15,9 @@ from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPertur
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.ctc import CtcModel
 from returnn_common.models.encoder.conformer import make_conformer_encoder
+from returnn_common.models.encoder.e_branchformer import make_e_branchformer_encoder
+from returnn_common.models.encoder.lstm import make_lstm_encoder
+from returnn_common.models.encoder.transformer import make_transformer_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
@@ -30,6 +34,7 @@ options = Options(
     num_epochs=18,  # of two passes over the data each
     num_average=6,
     random_seed=1,
+    encoder="conformer",  # or e_branchformer, transformer, lstm
     num_layers=2,
     model_dim=96,
     dropout=0.0,
@@ -65,20 +70,25 @@ max_seqs = 200
 
 
 # Model
+def make_encoder(in_dim):
+    """what the options say"""
+    sizes = {"num_layers": options.num_layers, "out_dim": options.model_dim, "dropout": options.dropout}
+    subsampling = {"num_heads": 4, "subsampling": 6, "subsampling_channels": 32}
+    encoders = {
+        "conformer": partial(make_conformer_encoder, **subsampling, conv_kernel_size=9, conv_norm="layer"),
+        "e_branchformer": partial(make_e_branchformer_encoder, **subsampling, conv_kernel_size=9, layer_drop=0.0),
+        "transformer": partial(make_transformer_encoder, **subsampling),
+        "lstm": partial(make_lstm_encoder, time_pooling=(3, 2)),
+    }
+    if options.encoder not in encoders:
+        raise ValueError(f"expected encoder as one of {', '.join(encoders)}, got {options.encoder!r}")
+    return encoders[options.encoder](in_dim, **sizes)
+
+
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     features = LogMel(40, prior_frames=50, frequency_warp=0.15)
-    encoder = make_conformer_encoder(
-        features.out_dim,
-        num_layers=options.num_layers,
-        out_dim=options.model_dim,
-        num_heads=4,
-        subsampling=6,
-        subsampling_channels=32,
-        conv_kernel_size=9,
-        conv_norm="layer",
-        dropout=options.dropout,
-    )
+    encoder = make_encoder(features.out_dim)
     vocab_dim = extern_data["classes"]["sparse_dim"]
     return CtcModel(features=features, encoder=encoder, vocab_dim=vocab_dim)
 

@@ -59,7 +59,7 @@ def test_form(path: Path):
             modules.append(node.module or "")
         elif isinstance(node, ast.Import):
             modules += [name.name for name in node.names]
-    assert {name.partition(".")[0] for name in modules} <= {"returnn_common", "returnn", "sys"}
+    assert {name.partition(".")[0] for name in modules} <= {"returnn_common", "returnn", "sys", "functools"}
     assert any(name.startswith("returnn_common.models") for name in modules)
 
 
