@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ import pytest
 
 import returnn_common
 from returnn_common.training.checkpoints import read_checkpoint
-from tests.cli.tiny import SMALL, make_corpus, make_recipe
+from tests.cli.tiny import SMALL, SPLITS, make_corpus, make_recipe
 
 ROOT = Path(returnn_common.__file__).resolve().parents[1]
 
@@ -28,14 +28,17 @@ class Runs:
     Starts the command in processes of its own.
 
     :param folder: for the corpus and the recipe
+    :param arguments: of the command, besides
+    :param splits: utterances of each
     """
 
-    def __init__(self, folder: Path):
-        self.corpus = make_corpus(folder / "corpus")
+    def __init__(self, folder: Path, *arguments: str, splits: Mapping[str, int] = SPLITS):
+        self.corpus = make_corpus(folder / "corpus", splits=splits)
         self.recipe = make_recipe(folder / "tiny_digits.py")
+        self.arguments = arguments
 
     def start(self, out: Path) -> subprocess.Popen[str]:
-        arguments = ["run", str(self.recipe), "--corpus", str(self.corpus), "--out", str(out), *SMALL]
+        arguments = ["run", str(self.recipe), "--corpus", str(self.corpus), "--out", str(out), *SMALL, *self.arguments]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
             [sys.executable, "-m", "returnn_common.cli", *arguments],
