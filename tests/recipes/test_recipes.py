@@ -25,6 +25,7 @@ from returnn_common.recog.scoring import score_wer
 
 ROOT = Path(returnn_common.__file__).resolve().parents[1]
 RECIPES = list_recipes()
+SPEECH = ["digits_ctc", "librispeech_ctc", "digits_aed", "librispeech_aed"]
 TINY = {"num_layers": "1", "model_dim": "16"}
 SPEECH = {name: path for name, path in RECIPES.items() if name != "copy_task"}  # which has tests of its own
 every_recipe = pytest.mark.parametrize("path", SPEECH.values(), ids=list(SPEECH))
@@ -90,6 +91,25 @@ def test_options_change_the_config(path: Path, backend: str):
         assert ("jax_jit" in recipe) == (backend == "jax")
     for epochs in ("1", "2"):
         assert len(_load(path, {"num_epochs": epochs})["learning_rates"]) == int(epochs)
+
+
+@pytest.mark.parametrize("name", SPEECH)
+def test_several_processes(name: str):
+    recipe = _load(RECIPES[name], {"distributed": "param"})
+    assert recipe["torch_distributed"]["reduce_type"] == "param"
+    assert recipe["startup_callback"].__module__ == "returnn_common.training.distributed"
+    assert "torch_distributed" not in _load(RECIPES[name], {})
+    with pytest.raises(ValueError, match="with backend torch only, got 'jax'"):
+        _load(RECIPES[name], {"distributed": "grad", "backend": "jax"})
+
+
+@pytest.mark.parametrize("name", SPEECH)
+def test_precision(name: str):
+    for backend, option in {"torch": "torch_amp", "tensorflow": "tf_amp", "jax": "jax_amp"}.items():
+        assert "bfloat16" in str(_load(RECIPES[name], {"precision": "bfloat16", "backend": backend})[option])
+        assert option not in _load(RECIPES[name], {"backend": backend})
+    with pytest.raises(ValueError, match="got 'tensorflow-net-dict'"):
+        _load(RECIPES[name], {"precision": "bfloat16", "backend": "tensorflow-net-dict"})
 
 
 def test_loading_imports_no_backend():
