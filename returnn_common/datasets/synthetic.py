@@ -26,7 +26,8 @@ class SequenceTask(DatasetConfig):
     same lengths, "test" has other lengths.
 
     Label 0 is begin and end of sentence: the source has it at both ends, the target is without.
-    The symbols 1, 2, ... are drawn with equal probabilities, as is the length.
+    The symbols 1, 2, ... are drawn with equal probabilities, as is the length. None comes twice, so that what
+    follows on a symbol can be learned without counting, and holds for longer sequences.
 
     :param task: "copy"; "reverse"; or "sort", ascending
     :param num_symbols: without label 0
@@ -35,7 +36,7 @@ class SequenceTask(DatasetConfig):
     :param num_train: sequences in an epoch
     :param num_test: sequences in "dev", and in "test"
     :param random_seed: of everything
-    :raises ValueError: for another task, no symbols or sequences, or lengths that are no range
+    :raises ValueError: for another task, no sequences, lengths that are no range, or fewer symbols than the longest
     """
 
     needs_corpus = False
@@ -60,6 +61,8 @@ class SequenceTask(DatasetConfig):
         for name, (shortest, longest) in [("train_lengths", train_lengths), ("test_lengths", test_lengths)]:
             if not 1 <= shortest <= longest:
                 raise ValueError(f"SequenceTask: expected {name} as shortest and longest, got {(shortest, longest)}")
+            if longest > num_symbols:
+                raise ValueError(f"SequenceTask: expected {name} up to {num_symbols}, the symbols, got {longest}")
         self.vocab = WordVocab([BOUNDARY, *(str(i + 1) for i in range(num_symbols))])
         self._examples = {
             split: _Examples(
@@ -141,7 +144,8 @@ class _Examples(MapDatasetBase):
     def __getitem__(self, seq_idx: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng([*self.seed, seq_idx])
         shortest, longest = self.lengths
-        symbols = rng.integers(1, self.num_symbols + 1, rng.integers(shortest, longest + 1)).astype("int32")
+        num = rng.integers(shortest, longest + 1)
+        symbols = 1 + rng.permutation(self.num_symbols)[:num].astype("int32")
         target = {"copy": symbols, "reverse": symbols[::-1].copy(), "sort": np.sort(symbols)}[self.task]
         return {"data": np.pad(symbols, 1), "classes": target}
 

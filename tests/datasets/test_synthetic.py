@@ -11,7 +11,7 @@ from returnn.datasets.basic import Dataset
 
 from returnn_common.datasets import SequenceTask
 
-OPTIONS = {"num_symbols": 5, "train_lengths": (1, 4), "test_lengths": (5, 6), "num_train": 200, "num_test": 100}
+OPTIONS = {"num_symbols": 6, "train_lengths": (1, 4), "test_lengths": (5, 6), "num_train": 200, "num_test": 100}
 
 
 def _read(options: dict, epoch: int = 1) -> dict[str, tuple[list[int], list[int]]]:
@@ -34,7 +34,8 @@ def test_targets(task: str, function):
         assert source[0] == source[-1] == 0
         assert target == list(function(source[1:-1]))
     symbols = [symbol for _, target in examples.values() for symbol in target]
-    assert set(symbols) == {1, 2, 3, 4, 5}
+    assert set(symbols) == {1, 2, 3, 4, 5, 6}
+    assert all(len(set(target)) == len(target) for _, target in examples.values())
     assert {len(target) for _, target in examples.values()} == {1, 2, 3, 4}
 
 
@@ -82,10 +83,10 @@ def test_config():
     assert (opts["default_input"], opts["target"]) == ("data", "classes")
     assert opts["extern_data"] is dataset.get_extern_data()
     data, classes = (opts["extern_data"][key] for key in ("data", "classes"))
-    assert data["sparse_dim"] is classes["sparse_dim"] and data["sparse_dim"].dimension == 6
+    assert data["sparse_dim"] is classes["sparse_dim"] and data["sparse_dim"].dimension == 7
     assert data["dims"][1] is not classes["dims"][1]
     assert dataset.get_main_name() == "dev" and _read(opts["dev"]) == _read(dataset.get_forward_dataset("dev"))
-    assert classes["vocab"]["labels"] == ["<s>", "1", "2", "3", "4", "5"]
+    assert classes["vocab"]["labels"] == ["<s>", "1", "2", "3", "4", "5", "6"]
     assert not dataset.needs_corpus
 
 
@@ -104,6 +105,7 @@ def test_lengths_are_equally_frequent():
         ({"num_train": 0}, "SequenceTask: expected num_train >= 1, got 0"),
         ({"num_test": -1}, "SequenceTask: expected num_test >= 1, got -1"),
         ({"train_lengths": (0, 3)}, r"expected train_lengths as shortest and longest, got \(0, 3\)"),
+        ({"num_symbols": 18}, "expected test_lengths up to 18, the symbols, got 19"),
         ({"test_lengths": (5, 4)}, r"expected test_lengths as shortest and longest, got \(5, 4\)"),
     ],
 )

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from returnn_common import nn
 from returnn_common.models.transformer import make_transformer
-from tests.engines import ENGINES, Input, Result, run_on
+from tests.engines import Input, Result, run_on
 
 IN_VOCAB, OUT_VOCAB, BOS, EOS = 6, 4, 0, 1
 LENGTHS, TARGET_LENGTHS = [5, 1, 3], [2, 3, 0]
@@ -71,12 +71,10 @@ def test_no_smoothing_in_evaluation():
     assert np.abs(_run(_losses, train=True, label_smoothing=0.1)["ce"] - plain["ce"]).min() > 1e-3
 
 
-@pytest.mark.parametrize("positions", ["absolute", "rotary"])
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "torch"])
-def test_search_on_every_engine(engine: str, positions: str):
-    if positions == "absolute" and engine != "jax":
-        pytest.skip("one of both kinds of positions is enough for a graph that takes long to build")
-    expected, result = (_run(_search, e, positions=positions) for e in ("torch", engine))
+@pytest.mark.parametrize("engine", ["tensorflow", "jax"])
+def test_search_on_other_engines(engine: str):
+    """(the net dict can't call a module inside a loop of a search)"""
+    expected, result = (_run(_search, e, positions="rotary") for e in ("torch", engine))
     np.testing.assert_allclose(result["scores"], expected["scores"], atol=1e-4)
     np.testing.assert_array_equal(result["labels"], expected["labels"])
 
