@@ -8,7 +8,8 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
 - :func:`ctc_losses` of several heads, :func:`decoder_losses`, :func:`smoothed_cross_entropy`
-- :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`, :func:`make_conv_subsampling`
+- :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
+  :func:`make_conv_subsampling`
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
 
 Importing it loads no backend.
