@@ -36,7 +36,7 @@ def _error(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing", "--corpus", "CORPUS"], "unknown recipe 'nothing': there are digits_ctc"),
+        (["nothing", "--corpus", "CORPUS"], "unknown recipe 'nothing': there are copy_task, "),
         (["digits_ctc", "--corpus", "nowhere"], "--corpus nowhere: no such folder"),
         (["digits_ctc", "--corpus", __file__], "test_run.py: expected a folder, but it is a file"),
         (["digits_ctc", "--corpus", os.path.dirname(__file__)], "no recordings (.flac, .wav, .ogg) in it"),

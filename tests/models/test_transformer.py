@@ -142,7 +142,7 @@ def test_language_model_counts():
             self.vocab_dim = vocab_dim
 
         def initial_state(self, *, batch_dims):
-            return None
+            return {}
 
         def score(self, prev_labels, state):
             label = nn.constant(2, dims=[], sparse_dim=self.vocab_dim)
