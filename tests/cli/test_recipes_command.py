@@ -43,7 +43,7 @@ def test_copy_into_a_folder(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing"], "unknown recipe 'nothing': there are digits_ctc"),
+        (["nothing"], "unknown recipe 'nothing': there are copy_task, "),
         (["nothing.py"], "recipe nothing.py: no such file"),
         (["--copy", "x.py"], "--copy needs the name of a recipe"),
         (["digits_ctc", "--copy", "no/such/folder/x.py"], "cannot be written: No such file or directory"),
