@@ -12,7 +12,27 @@ from typing import Any, TypeVar
 
 from .. import nn
 
-__all__ = ["IMPOSSIBLE", "NEG", "check_index", "check_int", "plain", "scale_log_probs", "size_of", "while_loop"]
+__all__ = [
+    "IMPOSSIBLE",
+    "NEG",
+    "check_index",
+    "check_int",
+    "leave_modules",
+    "plain",
+    "scale_log_probs",
+    "size_of",
+    "while_loop",
+]
+    "IMPOSSIBLE",
+    "NEG",
+    "check_index",
+    "check_int",
+    "leave_modules",
+    "plain",
+    "scale_log_probs",
+    "size_of",
+    "while_loop",
+]
 
 NEG = -1e30  # the sum of 1e8 of them is still finite in float32
 IMPOSSIBLE = -1e29  # a score below is no hypothesis
@@ -44,7 +64,22 @@ def while_loop(cond: Callable[[S], nn.Tensor], body: Callable[[S], S], state: S)
         while bool(cond(state).raw_tensor):
             state = body(state)
         return state
-    return nn.while_loop(cond, body, state)
+    return nn.while_loop(lambda s: leave_modules(cond(s)), lambda s: leave_modules(body(s)), state)
+
+
+def leave_modules(result: S) -> S:
+    """
+    For the net dict, which puts layers where the module called last is, or the module that the call came from: in
+    a loop's body, that can be outside of the loop. After this, layers come into the loop again.
+
+    :param result: of a call of a module in a loop
+    :return: result
+    """
+    if nn.get_selected_backend() == "returnn_layers_tf":
+        from returnn.tf.frontend_layers import Layer
+
+        Layer._recent = Layer.top()
+    return result
 
 
 def size_of(dim: nn.Dim) -> int:

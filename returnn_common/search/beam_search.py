@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, check_int, plain, while_loop
+from ._common import IMPOSSIBLE, NEG, check_index, check_int, leave_modules, plain, while_loop
 from .hypotheses import Hypotheses
-from .scorers import Scorer
+from .scorers import Scorer, bounded_initial_state
 
 __all__ = ["beam_search"]
 
@@ -145,7 +145,7 @@ class _BeamSearch:
             "last": nn.set_sparse_dim(self._full(self.bos), self.vocab_dim),
             # {B, K, L}, -1 after the hypothesis' end
             "history": nn.constant(-1, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
-            "scorer": self.scorer.initial_state(batch_dims=self.dims),
+            "scorer": bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=self.max_len + 1),
         }
 
     def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
@@ -163,7 +163,7 @@ class _BeamSearch:
         :param state: of the K hypotheses so far
         :return: of the best K of their extensions, and of those that have ended
         """
-        log_probs, scorer_state = self.scorer.score(state["last"], state["scorer"])
+        log_probs, scorer_state = leave_modules(self.scorer.score(state["last"], state["scorer"]))
         candidates = self._candidates(log_probs, state)
         # All open hypotheses have the same number of labels: those of the extensions include the new one.
         ranks = self._rank(candidates, length=state["length"])

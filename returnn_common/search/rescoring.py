@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, plain, scale_log_probs, while_loop
+from ._common import IMPOSSIBLE, NEG, check_index, leave_modules, plain, scale_log_probs, while_loop
 from .hypotheses import Hypotheses
 from .scorers import Scorer
 
@@ -41,10 +41,12 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
     lengths = spatial_dim.get_size_tensor(device=device)
     # Labels, then only end of sentence, of which the first one counts
     targets = nn.where(spatial_dim.get_mask(device=device), plain(labels), eos)
-    targets, (targets_dim,) = nn.pad(targets, axes=[spatial_dim], padding=[(0, 1)], value=eos)
+    targets, (targets_dim,) = nn.pad(
+        targets, axes=[spatial_dim], padding=[(0, 1)], value=eos, handle_dynamic_dims=False
+    )
 
     def step(state: dict[str, Any]) -> dict[str, Any]:
-        log_probs, scorer_state = scorer.score(state["last"], state["scorer"])
+        log_probs, scorer_state = leave_modules(scorer.score(state["last"], state["scorer"]))
         label = nn.gather(targets, indices=state["step"], axis=targets_dim)
         score = nn.gather(scale_log_probs(log_probs, 1.0), indices=label, axis=vocab_dim)
         counts = nn.compare_bc(nn.copy_to_device(state["step"], device), "less_equal", lengths)
@@ -62,7 +64,9 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
         "scorer": scorer.initial_state(batch_dims=dims),
     }
     longest = nn.cast(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()), "int32")
-    state = while_loop(lambda s: s["step"] <= longest, step, step(state))
+    # The first step is outside of the loop: after it, the dims of the scorer's state are those that stay.
+    state = {**step(state), "step": nn.constant(1, dims=(), dtype="int32", device="cpu")}
+    state = while_loop(lambda s: s["step"] <= longest, step, state)
     return nn.where(state["score"] > IMPOSSIBLE, state["score"], float("-inf"))
 
 
