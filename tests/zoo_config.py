@@ -1,70 +1,90 @@
 #!rnn.py
 """
 The RETURNN config with which ``test_zoo_training.py`` trains each entry of the zoo, and recognises with it:
-``python -m returnn tests/zoo_config.py ++zoo_entry NAME ++backend BACKEND``. An encoder gets a CTC head.
+``python -m returnn tests/zoo_config.py ++zoo_entry NAME ++backend BACKEND``. What is a part of a model is put into one.
 """
 
+import inspect
 import sys
 
 import numpy as np
 from returnn.config import get_global_config
 
 from returnn_common import nn
+from returnn_common.models.aed import make_aed_model
 from returnn_common.models.ctc import make_ctc_model
+from returnn_common.models.decoder.transformer import make_transformer_decoder
+from returnn_common.models.encoder.conformer import make_conformer_encoder
+from returnn_common.models.language_model import LanguageModel
+from returnn_common.models.transformer import Transformer
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
 from returnn_common.training import train_step  # noqa: F401
-from tests.zoo_kinds import ENCODER, FEATURES, VOCAB
+from tests.zoo_kinds import DECODER, ENCODER, FEATURES, LM, SPEECH_FROM_AUDIO, TEXT, TEXT_ALONE, TEXT_ENCODER, VOCAB
 from tests.zoo_runs import get_entry, make
 
+END = 0  # label that is in no sequence: begin and end of sentence
 config = get_global_config()
 entry = get_entry(config.value("zoo_entry", None))
 backend = config.value("backend", "torch")
-is_audio = "audio" in entry.kind.name
 
-# Each label lasts for a while, and is heard as its own tone, or seen in a feature of its own.
 labels_dim = nn.FeatureDim("labels", VOCAB)
 features_dim = nn.FeatureDim("features", FEATURES)
 rng = np.random.default_rng(1)
 
 
-def _make_sequence(num_labels: int):
-    labels = rng.integers(0, VOCAB, num_labels)
-    durations = rng.integers(10, 14, num_labels)
+def _make_speech(labels: np.ndarray) -> np.ndarray:
+    """Each label lasts for a while, and is heard as a tone of its own, or seen in a feature of its own."""
+    durations = rng.integers(10, 14, len(labels))
+    is_audio = entry.kind is SPEECH_FROM_AUDIO
     noise = rng.normal(size=(sum(durations) * (160 if is_audio else 1), FEATURES)).astype("float32") * 0.1
     if is_audio:
         tones = np.repeat(labels, durations * 160)
-        data = noise[:, 0] * 0.1 + np.sin(np.arange(len(tones)) * (0.1 + 0.3 * tones)).astype("float32")
-    else:
-        data = noise + np.eye(FEATURES, dtype="float32")[np.repeat(labels, durations)]
-    return {"data": data, "classes": labels.astype("int32")}
+        return noise[:, 0] * 0.1 + np.sin(np.arange(len(tones)) * (0.1 + 0.3 * tones)).astype("float32")
+    return noise + np.eye(FEATURES, dtype="float32")[np.repeat(labels, durations)]
 
 
-sequences = [_make_sequence(1 + i % 4) for i in range(12)]
-extern_data = {
-    "data": {
-        "dims": [nn.batch_dim, nn.SpatialDim("time"), *([] if is_audio else [features_dim])],
-        "dtype": "float32",
-    },
-    "classes": {"dims": [nn.batch_dim, nn.SpatialDim("labels-time")], "sparse_dim": labels_dim, "dtype": "int32"},
+# Counting up from any label: what follows can be learnt.
+sequences = [{"classes": ((np.arange(1 + i % 4) + i) % (VOCAB - 1) + 1).astype("int32")} for i in range(12)]
+labels = {"dims": [nn.batch_dim, nn.SpatialDim("labels-time")], "sparse_dim": labels_dim, "dtype": "int32"}
+time_dim = nn.SpatialDim("time")
+if entry.kind in (LM, TEXT_ALONE):
+    extern_data = {"data": labels}
+    sequences = [{"data": seq["classes"]} for seq in sequences]
+    target = None
+elif entry.kind in (TEXT, TEXT_ENCODER):
+    extern_data = {"data": {**labels, "dims": [nn.batch_dim, time_dim]}, "classes": labels}
+    sequences = [{"data": seq["classes"][::-1].copy(), **seq} for seq in sequences]
+else:
+    features = [] if entry.kind is SPEECH_FROM_AUDIO else [features_dim]
+    extern_data = {"data": {"dims": [nn.batch_dim, time_dim, *features], "dtype": "float32"}, "classes": labels}
+    sequences = [{"data": _make_speech(seq["classes"]), **seq} for seq in sequences]
+output_dim = {
+    key: (VOCAB, 1) if "sparse_dim" in opts else (FEATURES if len(opts["dims"]) == 3 else 1, len(opts["dims"]) - 1)
+    for key, opts in extern_data.items()
 }
-train = {
-    "class": "StaticDataset",
-    "data": sequences,
-    "output_dim": {"data": (1 if is_audio else FEATURES, 1 if is_audio else 2), "classes": (VOCAB, 1)},
-}
+train = {"class": "StaticDataset", "data": sequences, "output_dim": output_dim}
 dev = forward_data = train
 
 
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
-    dims = {"features": features_dim, "labels": labels_dim}
     function = make(entry, dropout=0.1)
-    arguments = function.func.__code__.co_varnames if hasattr(function, "func") else function.__code__.co_varnames
-    model = function(**{name: dim for name, dim in dims.items() if name in arguments})
+    dims = {"features": features_dim, "labels": labels_dim}
+    part = function(**{name: dims[name] for name in inspect.signature(function).parameters if name in dims})
     if entry.kind is ENCODER:
-        model = make_ctc_model(features_dim, labels_dim, encoder=model, specaugment=None)
-    return model
+        return make_ctc_model(features_dim, labels_dim, encoder=part, specaugment=None)
+    if entry.kind is DECODER:
+        sizes = {"num_layers": 1, "out_dim": part.encoder_dim, "num_heads": 2, "subsampling_channels": 4}
+        encoder = make_conformer_encoder(features_dim, **sizes)
+        return make_aed_model(features_dim, labels_dim, encoder=encoder, decoder=part, eos=END, specaugment=None)
+    if entry.kind is TEXT_ENCODER:
+        sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2}
+        decoder = make_transformer_decoder(part.out_dim, labels_dim, **sizes)
+        return Transformer(encoder=part, decoder=decoder, bos=END, eos=END)
+    if entry.kind is LM:
+        return LanguageModel(part, bos=END, eos=END)
+    return part
 
 
 task = "train"

@@ -33,6 +33,8 @@ def exact_resume() -> dict[str, Any]:
     engine seeds its random numbers at the right moment of each epoch. The JAX engine writes the optimizer's state
     before the model, and goes on with the step that is saved in the model.
 
+    A training that goes on from another one's checkpoint (option ``load``) begins with a new optimizer, on each engine.
+
     :return: the option ``startup_callback``, which RETURNN calls before it makes its engine
     """
     return {"startup_callback": _startup}
@@ -75,7 +77,7 @@ def _extend_low_level_engine(cls: Any) -> None:
     def _init_train_from_config(method: Callable[..., Any]) -> Callable[..., Any]:
         def _extended(self: Any, *args: Any, **kwargs: Any) -> None:
             method(self, *args, **kwargs)
-            if self.epoch > 1:
+            if self.epoch > 1 and not _is_imported(self):
                 _restore(self._updater, self.session, self.get_epoch_model_filename(epoch=self.epoch - 1))
 
         return _extended
@@ -104,7 +106,7 @@ def _extend_layers_engine(cls: Any) -> None:
     def _init_train_epoch(method: Callable[..., Any]) -> Callable[..., Any]:
         def _extended(self: Any) -> None:
             method(self)
-            if self.epoch == self.start_epoch and self.epoch > 1:
+            if self.epoch == self.start_epoch and self.epoch > 1 and not _is_imported(self):
                 # Makes the optimizer too, which the engine would do at the first step.
                 self.updater.init_optimizer_vars(session=self.tf_session)
                 _restore(self.updater, self.tf_session, self.get_epoch_model_filename(epoch=self.epoch - 1))
@@ -136,7 +138,41 @@ def _extend_torch_engine(cls: Any) -> None:
 
         return _extended
 
+    def _load_optimizer(method: Callable[..., Any]) -> Callable[..., Any]:
+        def _extended(self: Any, *, epoch: int) -> None:
+            if not _is_imported(self):
+                method(self, epoch=epoch)
+
+        return _extended
+
+    def _check_missing_eval(method: Callable[..., Any]) -> Callable[..., Any]:
+        def _extended(self: Any) -> None:
+            # The engine wants scores of all epochs before, but those before an imported checkpoint are not here.
+            trained = [epoch for epoch, data in self.learning_rate_control.epoch_data.items() if data.error]
+            if trained:
+                with mock.patch.object(self, "get_start_epoch_no_existing_model", lambda config: min(trained)):
+                    method(self)
+
+        return _extended
+
     _extend(cls, "_on_epoch_start", _on_epoch_start)
+    _extend(cls, "_load_optimizer", _load_optimizer)
+    _extend(cls, "_check_missing_eval", _check_missing_eval)
+
+
+def _is_imported(engine: Any) -> bool:
+    """
+    :return: whether the training goes on from a checkpoint of another training, or of another engine (RETURNN's option
+        ``load``). It begins with a new optimizer then.
+    """
+    from returnn.log import log
+
+    epoch, filename = engine.get_epoch_model(engine.config)
+    own = engine.epoch_model_filename(engine.config.value("model", ""), epoch or 0)
+    imported = bool(filename) and os.path.realpath(filename) != os.path.realpath(own)
+    if imported:
+        print(f"New optimizer, since {filename} is from elsewhere", file=log.v3)
+    return imported
 
 
 def _extend_jax_engine(cls: Any) -> None:
@@ -157,7 +193,7 @@ def _extend_jax_engine(cls: Any) -> None:
         def _extended(self: Any, *, filename: str, with_opt_state: bool = True, **kwargs: Any) -> Any:
             goes_on = with_opt_state and self.epoch > 1
             model = filename.removesuffix(suffix)
-            if goes_on and not os.path.exists(f"{model}.opt{suffix}"):
+            if goes_on and not os.path.exists(f"{model}.opt{suffix}") and not _is_imported(self):
                 raise _no_optimizer_state(f"{model}.opt{suffix}", model)
             missing = method(self, filename=filename, with_opt_state=with_opt_state, **kwargs)
             if goes_on:

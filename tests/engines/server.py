@@ -2,12 +2,12 @@
 Runs ``python -m returnn ...`` many times without paying for the imports each time: one process per engine imports
 everything, and is forked for each run.
 
-    with Server("torch") as server:
-        server.run(["returnn", "my.config", "++task", "train"], cwd=folder)
+    run_module("torch", ["returnn", "my.config", "++task", "train"], cwd=folder)
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Server"]
+__all__ = ["run_module"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = {
@@ -29,10 +29,22 @@ _PRELOAD = {
 }
 
 
-class Server:
+def run_module(engine: str, arguments: Sequence[str], *, cwd: Path) -> str:
     """
     :param engine: what is imported beforehand
+    :param arguments: module, and its arguments
+    :param cwd: folder to run it in
+    :return: what it printed
+    :raises AssertionError: if its exit status is not 0
     """
+    if engine not in _servers:
+        _servers[engine] = _Server(engine)
+        atexit.register(_servers[engine].stop)
+    return _servers[engine].run(arguments, cwd=cwd)
+
+
+class _Server:
+    """see :func:`run_module`"""
 
     def __init__(self, engine: str):
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -47,12 +59,7 @@ class Server:
         )
 
     def run(self, arguments: Sequence[str], *, cwd: Path) -> str:
-        """
-        :param arguments: module, and its arguments
-        :param cwd: folder to run it in
-        :return: what it printed
-        :raises AssertionError: if its exit status is not 0
-        """
+        """see :func:`run_module`"""
         with tempfile.NamedTemporaryFile("r", suffix=".log", errors="replace") as log:
             job = {"arguments": list(arguments), "cwd": str(cwd), "log": log.name}
             self._process.stdin.write(json.dumps(job) + "\n")
@@ -62,12 +69,13 @@ class Server:
         assert answer.strip() == "0", f"{' '.join(arguments)}: status {answer.strip() or 'died'}\n{output[-6000:]}"
         return output
 
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
+    def stop(self) -> None:
+        """ends the process"""
         self._process.stdin.close()
         self._process.wait()
+
+
+_servers: dict[str, _Server] = {}
 
 
 def _serve(engine: str) -> None:

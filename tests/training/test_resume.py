@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from returnn_common.training.checkpoints import read_checkpoint
+from returnn_common.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from returnn_common.training.convert import convert_checkpoint
 from returnn_common.training.resume import _extend_jax_engine, _random_by_step, _restore, _startup, exact_resume
 
 CONFIG = """#!rnn.py
@@ -60,12 +61,12 @@ def train_step(*, model, extern_data, **_):
 """
 
 
-def _train(folder: Path, backend: str) -> str:
+def _train(folder: Path, backend: str, *options: str) -> str:
     env = {**os.environ, "DISABLE_CUDA": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     root = Path(__file__).parents[2]
     env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
     result = subprocess.run(
-        [sys.executable, "-m", "returnn", "tiny.config", "++backend", backend],
+        [sys.executable, "-m", "returnn", "tiny.config", "++backend", backend, *options],
         cwd=folder,
         env=env,
         text=True,
@@ -124,6 +125,42 @@ def test_interrupted_is_undisturbed(backend, tmp_path):
         numpy.testing.assert_array_equal(value, actual.others[name], err_msg=name)
 
 
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "tensorflow-net-dict", "jax"])
+def test_goes_on_from_elsewhere(backend, tmp_path):
+    """With a new optimizer, at the epoch after that of the checkpoint; after an interruption, with its own."""
+    pytest.importorskip(backend.partition("-")[0])
+    torch = pytest.importorskip("torch")
+    from returnn.datasets.hdf import SimpleHDFWriter
+
+    (tmp_path / "tiny.config").write_text(CONFIG)
+    writer = SimpleHDFWriter(str(tmp_path / "data.hdf"), dim=4, ndim=2)
+    writer.insert_batch(numpy.ones((1, 3, 4), "float32"), [3], ["seq-0"])
+    writer.insert_batch(numpy.zeros((1, 5, 4), "float32"), [5], ["seq-1"])
+    writer.close()
+    weight, bias = numpy.ones((4, 3), "float32"), numpy.zeros(3, "float32")
+    checkpoint = Checkpoint(
+        engine="torch",
+        step=7,
+        floats={"linear.weight": weight, "linear.bias": bias},
+        others={},
+        dtypes={"linear.weight": torch.float32, "linear.bias": torch.float32},
+        extra={"epoch": 2, "step": 7},
+    )
+    write_checkpoint(checkpoint, tmp_path / "other.002")
+    convert_checkpoint(tmp_path / "other.002", tmp_path / "import" / "other.002", backend=backend)
+    options = ["++load", "import/other.002", "++load_ignore_missing_vars", "True"]
+    if backend != "tensorflow-net-dict":
+        options = options[:2]
+    log = _train(tmp_path, backend, *options)
+    assert re.search("(start|train) epoch 3", log) and not re.search("(start|train) epoch 2", log)
+    assert re.search("New optimizer, since .*other.002 is from elsewhere", log)
+    assert not re.search("Load(ed)? optimizer", log)
+    assert read_checkpoint(tmp_path / "model.003").step == 8
+    log = _train(tmp_path, backend, *options, "++num_epochs", "4")
+    assert re.search("(start|train) epoch 4", log) and not re.search("(start|train) epoch 3", log)
+    assert "New optimizer" not in log and (backend == "torch" or re.search("Load(ed)? optimizer", log))
+
+
 def test_no_optimizer_state(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no optimizer state .*model.001.opt.index to go on with"):
         _restore(None, None, str(tmp_path / "model.001"))
@@ -131,9 +168,14 @@ def test_no_optimizer_state(tmp_path):
 
 def test_no_optimizer_state_on_jax(tmp_path):
     pytest.importorskip("jax")
+    from returnn.config import Config
+    from returnn.engine.base import EngineBase
 
     class Engine:
         epoch = 2
+        config = Config({"model": str(tmp_path / "model")})
+        get_epoch_model = staticmethod(lambda config: (1, str(tmp_path / "model.001")))
+        epoch_model_filename = EngineBase.epoch_model_filename
 
         def _save_model(self):
             raise NotImplementedError
