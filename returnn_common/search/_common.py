@@ -23,16 +23,6 @@ __all__ = [
     "size_of",
     "while_loop",
 ]
-    "IMPOSSIBLE",
-    "NEG",
-    "check_index",
-    "check_int",
-    "leave_modules",
-    "plain",
-    "scale_log_probs",
-    "size_of",
-    "while_loop",
-]
 
 NEG = -1e30  # the sum of 1e8 of them is still finite in float32
 IMPOSSIBLE = -1e29  # a score below is no hypothesis
