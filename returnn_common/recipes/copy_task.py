@@ -1,6 +1,6 @@
 #!rnn.py
 """
-Sequences reversed, sorted or copied by a small text-to-text Transformer: does a sequence-to-sequence setup work at all?
+Sequences sorted, reversed or copied by a small text-to-text Transformer: does a sequence-to-sequence setup work at all?
 
 It makes its data itself, and takes a minute on two CPU cores. The test's sequences are longer than any in training.
 Runs on each of RETURNN's engines: ``python -m returnn copy_task.py ++backend torch``.
@@ -17,7 +17,7 @@ from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.resume import exact_resume
 
 options = Options(
-    task="reverse",  # or sort, copy
+    order="sort",  # or reverse, copy: these tell positions in longer sequences less well
     backend="torch",
     recog_split="dev",
     num_epochs=8,
@@ -30,7 +30,7 @@ options = Options(
 
 # Data: other sequences in each epoch
 dataset = SequenceTask(
-    options.task,
+    options.order,
     num_symbols=50,
     train_lengths=(1, 16),
     test_lengths=(17, 18),

@@ -28,7 +28,7 @@ def test_test_is_longer_than_training():
 
 @pytest.mark.parametrize("task", ["reverse", "sort", "copy"])
 def test_task(task: str):
-    dataset = load_recipe(RECIPE, options={"task": task}).dataset
+    dataset = load_recipe(RECIPE, options={"order": task}).dataset
     targets = [list(map(int, text.split())) for text in dataset.get_references("dev").values()]
     assert all(target == sorted(target) for target in targets) == (task == "sort")
 
