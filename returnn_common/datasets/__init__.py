@@ -7,6 +7,7 @@ from __future__ import annotations
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
 from .librispeech import Librispeech
 from .synthetic import SequenceTask
+from .text import TextCorpus
 from .vocab import BpeVocab, CharacterVocab, SentencePieceVocab, WordVocab, check_transcripts
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Librispeech",
     "SentencePieceVocab",
     "SequenceTask",
+    "TextCorpus",
     "VocabConfig",
     "WordVocab",
     "check_transcripts",

@@ -205,13 +205,17 @@ class BpeVocab(VocabConfig):
         return _load_bpe(codes_file, _check_file("BpeVocab", self._vocab_file))
 
 
-def check_transcripts(vocab: VocabConfig, texts: Mapping[str, str]):
+def check_transcripts(
+    vocab: VocabConfig, texts: Mapping[str, str], *, what: str = "transcripts", total: int | None = None
+):
     """
     Checks that all texts can be written with the labels of a vocabulary; before training, since a dataset would only
     find the first one, in the middle of it.
 
     :param vocab:
     :param texts: utterance -> text
+    :param what: the texts are
+    :param total: how many there are, where these are not all
     :raises ValueError: naming what the vocabulary lacks, how often it comes, and the first utterances that have it
     """
     counts: dict[str, int] = defaultdict(int)
@@ -231,7 +235,8 @@ def check_transcripts(vocab: VocabConfig, texts: Mapping[str, str]):
     more = f", and {len(counts) - 10} more" * (len(counts) > 10)
     affected = len({name for names in utterances.values() for name in names})
     raise ValueError(
-        f"{affected} of {len(texts)} transcripts cannot be written with {vocab!r}, which lacks {', '.join(parts)}{more}"
+        f"{affected} of {total or len(texts)} {what} cannot be written with {vocab!r}, "
+        f"which lacks {', '.join(parts)}{more}"
     )
 
 

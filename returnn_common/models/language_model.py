@@ -22,7 +22,8 @@ class LanguageModel(nn.Module):
     :param bos: index of the begin of sentence
     :param eos: index of the end of sentence; may equal ``bos``
     :param word_starts: for each label of the vocabulary, whether a word starts with it (subwords: that with the mark,
-        or that behind one without continuation mark); None: each label is a word
+        or that behind one without continuation mark) or right behind it (characters: the space, and the begin of
+        sentence); None: each label is a word
     :raises ValueError: if word_starts has another size than the vocabulary
     """
 
@@ -39,11 +40,17 @@ class LanguageModel(nn.Module):
 
     def nll(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
         """
-        :param source: label indices ``{batch, time}``, without begin and end of sentence
+        :param source: label indices ``{batch, time}``, without begin and end of sentence. Their dim may be that of a
+            vocabulary without these: the first labels of the model's.
         :param in_spatial_dim: time
         :return: negative log likelihood of each sentence (natural log, end of sentence included), its number of labels
             and its number of words (both with end of sentence as one); each ``{batch}``, float32
+        :raises ValueError: if the source has more labels
         """
+        size = self.vocab_dim.dimension
+        if source.sparse_dim is None or (source.sparse_dim.dimension or 0) > (size or 0):
+            raise ValueError(f"LanguageModel: expected labels over {self.vocab_dim}, got {source}")
+        source = nn.set_sparse_dim(source, self.vocab_dim)
         previous, targets, time = with_bos_eos(source, spatial_dim=in_spatial_dim, bos=self.bos, eos=self.eos)
         batch_dims = source.remaining_dims(in_spatial_dim)
         state = self.decoder.default_initial_state(batch_dims=batch_dims)
@@ -52,13 +59,13 @@ class LanguageModel(nn.Module):
             estimated=nn.cast(logits, "float32"), target=targets, axis=self.vocab_dim, estimated_type="logits"
         )
         num_labels = nn.cast(time.get_size_tensor(device=source.device), "float32")
-        return nn.reduce_sum(cross_entropy, axis=time), num_labels, self._num_words(source, in_spatial_dim, num_labels)
+        return nn.reduce_sum(cross_entropy, axis=time), num_labels, self._num_words(previous, time, num_labels)
 
-    def _num_words(self, source: nn.Tensor, time: nn.Dim, num_labels: nn.Tensor) -> nn.Tensor:
+    def _num_words(self, previous: nn.Tensor, time: nn.Dim, num_labels: nn.Tensor) -> nn.Tensor:
         if self.word_starts is None:
             return num_labels
-        starts = nn.convert_to_tensor(self.word_starts, dims=[self.vocab_dim], device=source.device)
-        return nn.reduce_sum(nn.gather(starts, indices=source, axis=self.vocab_dim), axis=time) + 1.0
+        starts = nn.convert_to_tensor(self.word_starts, dims=[self.vocab_dim], device=previous.device)
+        return nn.reduce_sum(nn.gather(starts, indices=previous, axis=self.vocab_dim), axis=time) + 1.0
 
     def losses(
         self,

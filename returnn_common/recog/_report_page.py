@@ -25,6 +25,7 @@ def render_page(data: ReportData) -> str:
     sections = [
         _tiles(data),
         _learning(data),
+        *(_section(title, _table(head, rows)) for title, (head, *rows) in data.tables.items()),
         _wer_table(data),
         _example(data.example) if data.example is not None else "",
         *(_worst(split, result, data.num_worst) for split, result in data.wer.items()),
@@ -83,6 +84,8 @@ def _learning(data: ReportData) -> str:
 
 
 def _wer_table(data: ReportData) -> str:
+    if not data.wer and data.tables:
+        return ""
     if not data.wer:
         return _section("Word error rate", '<p class="note">Nothing was recognised.</p>')
     columns = ["split", "WER [%]", "errors", "substitutions", "deletions", "insertions", "words", "utterances"]

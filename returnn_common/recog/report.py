@@ -57,6 +57,8 @@ class ReportData:
     :param learning_curves: name to (epoch, value) points, such as losses
     :param learning_rates: (epoch, value)
     :param wer: name of a split to its result
+    :param tables: heading to rows of texts, the first of which is the table's head; such as perplexities. With some, an
+        empty ``wer`` is left out.
     :param num_worst: so many utterances with the most errors are shown for each split, with their alignments
     :param example: an utterance to draw
     :param num_parameters: of the model
@@ -70,6 +72,7 @@ class ReportData:
     learning_curves: Mapping[str, Points] = field(default_factory=dict)
     learning_rates: Points = ()
     wer: Mapping[str, WerResult] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     num_worst: int = 8
     example: ReportExample | None = None
     num_parameters: int | None = None

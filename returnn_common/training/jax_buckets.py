@@ -15,7 +15,7 @@ def jax_buckets(
     batch_size: int,
     max_seqs: int,
     max_length: int,
-    max_labels: int,
+    max_labels: int | None,
     num_buckets: int = 4,
     data_key: str = "data",
     labels_key: str = "classes",
@@ -33,7 +33,7 @@ def jax_buckets(
     :param batch_size: as in the config: longest sequence times number of sequences, in values of ``data_key``
     :param max_seqs: as in the config
     :param max_length: of a sequence of ``data_key``, after augmentation. A longer one ends the training with an error.
-    :param max_labels: of a sequence of ``labels_key``
+    :param max_labels: of a sequence of ``labels_key``; None: there are no labels, as for a language model
     :param num_buckets: how many; one is enough if ``max_seqs`` sequences of ``max_length`` fit in a batch
     :param data_key: of the input in ``extern_data``
     :param labels_key: of the labels in ``extern_data``
@@ -48,15 +48,16 @@ def jax_buckets(
         "num_buckets": num_buckets,
     }
     for name, size in sizes.items():
-        if size < 1:
+        if size is not None and size < 1:
             raise ValueError(f"jax_buckets: expected {name} >= 1, got {size}")
+    labels = {} if max_labels is None else {labels_key: max_labels}
     buckets, num_seqs = [], max_seqs
     shortest = batch_size / max_seqs
     for i in range(num_buckets):
         share = (i + 1) / num_buckets
         is_last = i == num_buckets - 1 or max_length <= shortest
         length = max_length if is_last else ceil(shortest * (max_length / shortest) ** share)
-        buckets.append({"batch_dim": num_seqs, data_key: length, labels_key: max_labels})
+        buckets.append({"batch_dim": num_seqs, data_key: length, **labels})
         num_seqs = min(max_seqs, max(1, batch_size // (length + 1)))
         if is_last:
             break

@@ -51,6 +51,11 @@ def test_keys():
     assert bucket == {"batch_dim": 20, "audio": 6_000, "text": 9}
 
 
+def test_without_labels():
+    (bucket,) = jax_buckets(**{**SIZES, "max_labels": None}, num_buckets=1)["jax_jit"]["buckets"]
+    assert bucket == {"batch_dim": 20, "data": 6_000}
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

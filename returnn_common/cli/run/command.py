@@ -33,14 +33,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "run",
         help="train a recipe on a corpus and evaluate it",
         description="Prepare a corpus, train a recipe on it with RETURNN, average the last epochs, recognise dev and "
-        "test, and report the word error rates in OUT/results.json and OUT/report.html. Run the same command again "
-        "after an interruption, and it goes on.",
+        "test, and report the word error rates (of a language model: the perplexities) in OUT/results.json and "
+        "OUT/report.html. Run the same command again after an interruption, and it goes on.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="name (see 'returnn-common recipes') or path of a .py file")
     parser.add_argument(
         "--corpus",
         metavar="DIR",
-        help="in the layout of LibriSpeech, or what 'prepare' has made of it; not for recipes that make their data",
+        help="in the layout of LibriSpeech, or what 'prepare' has made of it; for language models, a text file or a "
+        "folder of these; not for recipes that make their data",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     add_run_arguments(parser)
@@ -98,7 +99,7 @@ def run_recipe(
 ) -> int:
     """
     :param name: of the recipe, or its path
-    :param corpus: folder; None: ``make_corpus`` makes one, or the recipe needs none
+    :param corpus: folder, or text file; None: ``make_corpus`` makes one, or the recipe needs none
     :param out: folder to write to
     :param backend: of RETURNN
     :param settings: options of the recipe, each as ``OPTION=VALUE``
@@ -143,7 +144,7 @@ def run_recipe(
 
 
 def _run_stages(run: Any, corpus: Path | None):
-    from . import results, stages
+    from . import perplexities, results, stages
     from .report import write_report_page
 
     data = None
@@ -153,6 +154,12 @@ def _run_stages(run: Any, corpus: Path | None):
     stages.train(run, data)
     checkpoint = stages.average(run)
     stages.recognise(run, data, checkpoint)
+    if run.recipe.evaluation == "perplexity":
+        values = perplexities.read(run)
+        content = perplexities.write_results(run, values, checkpoint=checkpoint)
+        write_report_page(run, {}, content, tables=perplexities.tables(values))
+        perplexities.show(run, values)
+        return
     wer = results.score(run)
     content = results.write_results(run, wer, checkpoint=checkpoint)
     write_report_page(run, wer, content)
@@ -183,6 +190,10 @@ def _check_corpus(corpus: Path, recipe: Recipe):
     """Before the run's folder is made: what cannot work at all."""
     from .stages import is_prepared
 
+    if recipe.evaluation == "perplexity":
+        if not corpus.exists():
+            raise CommandError(f"--corpus {corpus}: no such file or folder")
+        return  # its dataset looks into it
     if not corpus.exists():
         raise CommandError(f"--corpus {corpus}: no such folder")
     if not corpus.is_dir():

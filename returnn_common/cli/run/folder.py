@@ -45,6 +45,10 @@ class RunFolder:
         """n-best lists of a split"""
         return self.recog / f"{split}.py.gz"
 
+    def perplexity(self, split: str) -> Path:
+        """what comes out for a split where that is no n-best lists, but perplexities"""
+        return self.recog / f"{split}.json"
+
     @property
     def posteriors(self) -> Path:
         """probabilities of the labels for one utterance"""

@@ -134,13 +134,13 @@ class ForwardProgress(_Bar):
     How far a recognition is, from RETURNN's log. To be used in a ``with`` statement.
 
     :param console: of rich
-    :param split: what is recognised
+    :param text: what is done
     """
 
-    def __init__(self, console: Any, *, split: str):
+    def __init__(self, console: Any, text: str):
         from rich.progress import TimeRemainingColumn
 
-        super().__init__(console, f"recognising {split}", TimeRemainingColumn())
+        super().__init__(console, text, TimeRemainingColumn())
 
     def on_line(self, line: str):
         """

@@ -44,6 +44,11 @@ class Recipe:
         return getattr(self.dataset, "needs_corpus", True)
 
     @property
+    def evaluation(self) -> str:
+        """what comes out: "wer", of a recogniser, or "perplexity", of a language model"""
+        return getattr(self.dataset, "evaluation", "wer")
+
+    @property
     def num_average(self) -> int:
         """of how many epochs, the last ones, the parameters are averaged"""
         return min(int(self.options.get("num_average", 1)), self.num_epochs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,16 @@ _FRAME_SHIFT = 0.010  # seconds, of returnn_common.datasets.features
 Points = list[tuple[float, float]]
 
 
-def write_report_page(run: Run, wer: dict[str, WerResult], results: dict[str, Any]):
+def write_report_page(
+    run: Run, wer: dict[str, WerResult], results: dict[str, Any], *, tables: Mapping[str, Any] | None = None
+):
     """
     Writes ``report.html``. Without matplotlib, says so and goes on.
 
     :param run: all stages of which are done
     :param wer: by split
     :param results: what results.json holds
+    :param tables: further ones, see :class:`returnn_common.recog.report.ReportData`
     """
     from ...recog.report import ReportData, write_report
 
@@ -42,6 +46,7 @@ def write_report_page(run: Run, wer: dict[str, WerResult], results: dict[str, An
         learning_curves=learning_curves(run.folder.learning_rates),
         learning_rates=learning_rates(run.folder.learning_rates),
         wer=wer,
+        tables=tables or {},
         example=_example(run, wer),
         **{name: results.get(name) for name in ("num_parameters", "train_seconds", "recog_seconds", "audio_seconds")},
     )

@@ -14,7 +14,7 @@ from ...recog.scoring import WerResult, score_wer
 from ..errors import CommandError
 from .stages import Run, count_parameters
 
-__all__ = ["score", "show", "write_results"]
+__all__ = ["score", "show", "show_files", "split_names", "write_json", "write_results"]
 
 
 def score(run: Run) -> dict[str, WerResult]:
@@ -40,7 +40,7 @@ def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> d
     :param checkpoint: without suffix
     :return: its content
     """
-    names = _names(run)
+    names = split_names(run)
     state, dataset = run.folder.state, run.recipe.dataset
     content = {
         "recipe": run.name,
@@ -55,13 +55,18 @@ def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> d
         content["audio_seconds"] = round(sum(sum(dataset.get_durations(split).values()) for split in wer), 2)
     else:
         content["sequence_accuracy"] = {names[split]: round(_accuracy(result), 2) for split, result in wer.items()}
-    part = run.folder.results.with_name(".results.json.part")
-    part.write_text(json.dumps(content, indent=2) + "\n", "utf8")
-    os.replace(part, run.folder.results)
+    write_json(run, content)
     return content
 
 
-def _names(run: Run) -> dict[str, str]:
+def write_json(run: Run, content: dict[str, Any]):
+    """Writes ``results.json``, at once."""
+    part = run.folder.results.with_name(".results.json.part")
+    part.write_text(json.dumps(content, indent=2) + "\n", "utf8")
+    os.replace(part, run.folder.results)
+
+
+def split_names(run: Run) -> dict[str, str]:
     """:return: what each split is called in the results"""
     dev, test = run.recipe.dataset.dev_splits, run.recipe.dataset.test_splits
     if len(dev) == len(test) == 1:
@@ -111,6 +116,11 @@ def show(run: Run, wer: dict[str, WerResult]):
     for split, result in wer.items():
         for warning in result.warnings:
             run.console.print(f"{split}: {warning}", markup=False, highlight=False, soft_wrap=True)
+    show_files(run)
+
+
+def show_files(run: Run):
+    """Prints where the results and the report lie."""
     for name, path in [("results", run.folder.results), ("report", run.folder.report)]:
         if path.is_file():
             run.console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -94,12 +94,14 @@ def prepare(run: Run, corpus: Path) -> Path:
     """
     Makes the corpus ready, unless it is so already, and checks that the recipe can use it.
 
-    :param corpus: in the layout of LibriSpeech, or prepared
-    :return: folder of the prepared corpus
+    :param corpus: in the layout of LibriSpeech, or prepared; or text
+    :return: folder of the prepared corpus; or the text
     :raises CommandError: if there is nothing in it, a split is missing, or transcripts do not fit the vocabulary
     """
     from ...datasets import check_transcripts
 
+    if run.recipe.evaluation == "perplexity":
+        return _check_text(run, corpus)
     prepared = is_prepared(run.recipe, corpus)
     data = corpus if prepared else run.folder.data
     if run.folder.state.get("prepared"):
@@ -120,6 +122,18 @@ def prepare(run: Run, corpus: Path) -> Path:
         raise CommandError(f"corpus {corpus}: {error}") from error
     run.folder.update(prepared=True)
     return data
+
+
+def _check_text(run: Run, corpus: Path) -> Path:
+    """Text is used as it is."""
+    if not run.folder.state.get("prepared"):
+        run.recipe.dataset.path = str(corpus)
+        try:
+            run.recipe.dataset.check()
+        except (ValueError, OSError) as error:
+            raise CommandError(f"corpus {corpus}: {error}") from error
+        run.folder.update(prepared=True)
+    return corpus
 
 
 def is_prepared(recipe: Recipe, corpus: Path) -> bool:
@@ -233,23 +247,26 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 def recognise(run: Run, data: Path | None, checkpoint: Path):
     """
-    Writes the n-best lists of all dev and test splits, and the probabilities of the labels for the report.
+    Writes the n-best lists of all dev and test splits, and the probabilities of the labels for the report; or the
+    perplexities.
 
     :param data: the prepared corpus; None: the recipe needs none
     :param checkpoint: without suffix
     :raises CommandError: if RETURNN fails
     """
+    is_lm = run.recipe.evaluation == "perplexity"
     for split in run.recipe.eval_splits:
         done = run.folder.state.get("recognised", {})
-        if split in done and run.folder.nbest(split).is_file():
+        output = run.folder.perplexity(split) if is_lm else run.folder.nbest(split)
+        if split in done and output.is_file():
             continue
         module = "returnn_common.recog.net_dict" if run.backend == "tensorflow-net-dict" else "returnn"
-        arguments = ["++recog_output_file", str(run.folder.nbest(split))]
-        if split == run.recipe.eval_splits[0] and run.recipe.needs_corpus:
+        arguments = ["++recog_output_file", str(output)]
+        if split == run.recipe.eval_splits[0] and run.recipe.needs_corpus and not is_lm:
             arguments += ["++recog_posteriors_file", str(run.folder.posteriors)]
         run.folder.recog.mkdir(exist_ok=True)
         start = time.monotonic()
-        with ForwardProgress(run.console, split=split) as progress:
+        with ForwardProgress(run.console, f"{'evaluating' if is_lm else 'recognising'} {split}") as progress:
             run.returnn(
                 *("++task", "forward"),
                 *("++load", str(checkpoint)),
@@ -261,8 +278,8 @@ def recognise(run: Run, data: Path | None, checkpoint: Path):
                 corpus=data,
                 on_line=progress.on_line,
             )
-        if not run.folder.nbest(split).is_file():
-            raise CommandError(f"recognition has not written {run.folder.nbest(split)}", exit_status=1)
+        if not output.is_file():
+            raise CommandError(f"recognition has not written {output}", exit_status=1)
         run.folder.update(recognised={**done, split: round(time.monotonic() - start, 1)})
 
 
