@@ -4,6 +4,7 @@ Tests of run --distributed with RETURNN: an interrupted training in two processe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,10 +31,13 @@ def runs(tmp_path_factory) -> Runs:
 
 def _processes(out: Path) -> list[int]:
     """:return: those that train in that folder"""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    others = ("torch.distributed", "returnn_common.cli")
-    lines = [line for line in listing.splitlines() if str(out) in line and not any(name in line for name in others)]
-    return [int(line.split()[0]) for line in lines]
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            arguments = (folder / "cmdline").read_text().split("\0")
+            if arguments[1:4] == ["-m", "returnn", str(out / "config.py")]:
+                pids.append(int(folder.name))
+    return pids
 
 
 def _wait(process: subprocess.Popen[str], condition):
@@ -52,8 +56,9 @@ def test_killed_and_interrupted(runs: Runs, tmp_path: Path):
 
     with runs.start(out) as process:  # one of the two is killed
         _wait(process, logged(other_log, "ep 1 train, step 0,"))
-        killed = _processes(out)[-1]
-        os.kill(killed, signal.SIGKILL)
+        processes = _processes(out)
+        assert len(processes) == 2
+        os.kill(processes[0], signal.SIGKILL)
         text, _ = process.communicate(timeout=600)
     assert process.returncode == 1 and "signal 9), see " in text
     assert not _processes(out)
