@@ -104,6 +104,44 @@ def test_table_of_another_size():
         _run(word_starts=STARTS[:5])
 
 
+def test_labels_without_those_of_the_sentence():
+    """of a vocabulary without begin and end of sentence: the first labels of the model's"""
+    first = [label % 4 for label in LABELS]
+
+    def _func(model, labels, time):
+        nll, num_labels, num_words = model.nll(labels, in_spatial_dim=time)
+        return {"nll": nll, "labels": num_labels, "words": num_words}
+
+    results = [
+        run_on(
+            "torch",
+            _func,
+            {"labels": Input(np.array(first), "batch time", sparse=sparse)},
+            {"time": LENGTHS, "few": 4, "vocab": VOCAB},
+            make_model=lambda vocab: LanguageModel(
+                make_transformer_lm(vocab, num_layers=1, model_dim=8, num_heads=2),
+                bos=4,
+                eos=5,
+                word_starts=[True, False, False, False, True, False],
+            ),
+        )
+        for sparse in ("vocab", "few")
+    ]
+    for name in ("nll", "labels", "words"):
+        np.testing.assert_array_equal(results[0][name], results[1][name])
+    # As of characters, of which 0 is the space: a word starts behind it, and behind the begin of sentence.
+    words = [1 + row[:length].tolist().count(0) + 1 for row, length in zip(first, LENGTHS, strict=True)]
+    assert results[0]["words"].tolist() == words and len(set(words)) > 1
+
+
+def test_more_labels_than_the_model_has():
+    model = LanguageModel(make_transformer_lm(VOCAB, num_layers=1, model_dim=8, num_heads=2), bos=BOS, eos=EOS)
+    for dim in (nn.FeatureDim("more", VOCAB + 1), None):
+        labels = nn.Tensor("labels", dims=[nn.batch_dim], dtype="int32", sparse_dim=dim)
+        with pytest.raises(ValueError, match="LanguageModel: expected labels over .*, got Tensor"):
+            model.nll(labels, in_spatial_dim=nn.batch_dim)
+
+
 def test_no_targets():
     model = LanguageModel(make_transformer_lm(VOCAB, num_layers=1, model_dim=8, num_heads=2), bos=BOS, eos=EOS)
     labels = nn.Tensor("labels", dims=[nn.batch_dim], dtype="int32")
