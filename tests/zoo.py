@@ -19,6 +19,7 @@ from returnn_common.models.aed import make_aed_model
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.models.decoder.transformer import make_transformer_decoder
+from returnn_common.models.decoder.transformer_espnet import make_espnet_transformer_decoder
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
 from returnn_common.models.encoder.conformer_fast import fast_conformer_l, make_fast_conformer_encoder
 from returnn_common.models.encoder.conformer_rotary import make_rotary_conformer_encoder
@@ -28,6 +29,7 @@ from returnn_common.models.encoder.e_branchformer import (
     e_branchformer_l,
     make_e_branchformer_encoder,
 )
+from returnn_common.models.encoder.espnet import make_espnet_conformer_encoder, make_espnet_e_branchformer_encoder
 from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.encoder.transformer import make_transformer_encoder, make_transformer_text_encoder
 from returnn_common.models.features import LogMel
@@ -231,6 +233,37 @@ ZOO = [
             features, num_layers=2, out_dim=6, time_pooling=(3, 2), dropout=dropout
         ),
         full=make_lstm_encoder,
+    ),
+    # Those whose weights can be ESPnet's
+    Entry(
+        make_espnet_conformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_espnet_conformer_encoder(
+            features, num_layers=2, out_dim=8, num_heads=2, ff_dim=12, conv_kernel_size=5, dropout=dropout
+        ),
+        no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+    ),
+    Entry(
+        make_espnet_e_branchformer_encoder,
+        ENCODER,
+        lambda features, dropout: make_espnet_e_branchformer_encoder(
+            features,
+            num_layers=2,
+            out_dim=8,
+            num_heads=2,
+            ff_dim=12,
+            cgmlp_dim=12,
+            conv_kernel_size=5,
+            merge_kernel_size=3,
+            dropout=dropout,
+        ),
+    ),
+    Entry(
+        make_espnet_transformer_decoder,
+        DECODER,
+        lambda features, labels, dropout: make_espnet_transformer_decoder(
+            features, labels, **_DECODER, ff_dim=12, dropout=dropout
+        ),
     ),
     # Decoders and language models
     Entry(
