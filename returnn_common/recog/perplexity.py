@@ -20,7 +20,7 @@ __all__ = ["PerplexityCallback", "ppl_callback", "ppl_step", "read_perplexity"]
 
 def ppl_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None:
     """
-    RETURNN's ``forward_step``: marks for each sentence, ``{batch}`` and float32, its negative log likelihood "nll"
+    RETURNN's ``forward_step``: marks for each sentence, ``{batch, 1}`` and float32, its negative log likelihood "nll"
     (natural log), "num_labels" and "num_words", each with the end of sentence.
 
     Reads ``default_input`` (default "data") from the config.
@@ -34,8 +34,11 @@ def ppl_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None:
         raise ValueError(f"ppl_step: default_input is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     source = extern_data[key]
     values = model.nll(source, in_spatial_dim=nn.get_spatial_dim(source))
+    # Without another dim than the batch, RETURNN's low-level TensorFlow engine fails: it cuts out NumPy scalars.
+    one = nn.Dim(1, name="one")
     for name, value in zip(("nll", "num_labels", "num_words"), values, strict=True):
-        nn.get_run_ctx().mark_as_output(value, name, dims=list(value.dims))
+        dims = [*value.dims, one]
+        nn.get_run_ctx().mark_as_output(nn.expand_dim(value, one), name, dims=dims)
 
 
 def ppl_callback() -> PerplexityCallback:
@@ -67,7 +70,9 @@ class PerplexityCallback(ForwardCallbackIface):
         """
         if seq_tag in self._sentences:
             raise ValueError(f"ppl_callback: {seq_tag!r} comes twice in the dataset")
-        nll, num_labels, num_words = (float(outputs[name].raw_tensor) for name in ("nll", "num_labels", "num_words"))
+        nll, num_labels, num_words = (
+            float(outputs[name].raw_tensor.item()) for name in ("nll", "num_labels", "num_words")
+        )
         if not math.isfinite(nll):
             raise ValueError(f"ppl_callback: expected a finite nll of {seq_tag!r}, got {nll}")
         self._sentences[seq_tag] = nll, num_labels, num_words

@@ -19,7 +19,6 @@ import returnn_common
 from returnn_common import nn
 from returnn_common.cli import main
 from returnn_common.cli.recipes import list_recipes
-from returnn_common.cli.run.log import split_score_name
 from returnn_common.cli.run.recipe import load_recipe
 from returnn_common.models.lm.lstm import LSTMLanguageModel
 from returnn_common.recog.perplexity import read_perplexity
@@ -116,13 +115,11 @@ def test_perplexity_on_each_engine(engine: str, corpus: Path, tmp_path: Path):
     assert result["num_sentences"] == len(references) == 6
     assert result["num_labels"] == sum(len(text) + 1 for text in references.values())
     assert result["num_words"] == sum(len(text.split()) + 1 for text in references.values())
-    reported = {
-        key[1]: score
-        for name, score in read_scores(tmp_path / "scores")[1].items()
-        if (key := split_score_name(name)) is not None and key[0] == "dev"
-    }
-    assert math.log(result["per_label"]) == pytest.approx(reported["ce"], rel=1e-4)
-    assert math.log(result["per_word"]) == pytest.approx(reported["ce_word"], rel=1e-4)
+    scores = read_scores(tmp_path / "scores")[1]
+    for key, loss, only in [("per_label", "ce", "dev_score"), ("per_word", "ce_word", "dev_error")]:
+        names = [f"dev_loss_{loss}", f"dev_loss:{loss}", only]  # as the engines call them
+        (reported,) = (scores[name] for name in names if name in scores)
+        assert math.log(result[key]) == pytest.approx(reported, rel=1e-4)
 
 
 class NGram:

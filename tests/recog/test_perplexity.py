@@ -58,13 +58,13 @@ def _forward(model: LanguageModel, data: TensorDict, **config) -> dict[str, list
     nn.init_forward_step_run_ctx(step=0)
     with global_config_ctx(Config(config)), torch.no_grad():
         ppl_step(model=model, extern_data=data, an_argument_of_later_versions=None)
-    return {name: output.raw_tensor.tolist() for name, output in nn.get_run_ctx().outputs.data.items()}
+    return {name: output.raw_tensor[:, 0].tolist() for name, output in nn.get_run_ctx().outputs.data.items()}
 
 
 def _process(callback: PerplexityCallback, tag: str, **values: float):
-    outputs = TensorDict()
+    one, outputs = Dim(1, name="one"), TensorDict()
     for name, value in values.items():
-        outputs.data[name] = Tensor(name, dims=[], dtype="float32", raw_tensor=np.array(value, "float32"))
+        outputs.data[name] = Tensor(name, dims=[one], dtype="float32", raw_tensor=np.array([value], "float32"))
     callback.process_seq(seq_tag=tag, outputs=outputs)
 
 
