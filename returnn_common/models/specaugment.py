@@ -94,7 +94,7 @@ class SpecAugment(nn.Module):
                 batch_dims=batch_dims,
                 spatial_dim=spatial_dim,
                 lengths=lengths,
-                max_shift=policy.time_warp * ramp,
+                max_shift=float(policy.time_warp) * ramp,
             )
         if policy.num_time_masks and policy.time_width and policy.time_fraction:
             max_width = nn.minimum(lengths * policy.time_fraction, float(policy.time_width)) * ramp
