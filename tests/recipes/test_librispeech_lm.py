@@ -177,7 +177,11 @@ def test_better_than_a_3_gram(shared_data: Path, tmp_path: Path, monkeypatch, ca
     for i, line in enumerate(lines, 1):
         parts["dev" if i % 50 == 0 else "test" if i % 50 == 25 else "train"].append(line.strip())
     sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
-        sentence_iterator=iter(parts["train"]), model_prefix=str(tmp_path / "sp"), vocab_size=500, minloglevel=2
+        sentence_iterator=iter(parts["train"]),
+        model_prefix=str(tmp_path / "sp"),
+        vocab_size=500,
+        character_coverage=1.0,
+        minloglevel=2,
     )
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))  # type: ignore[call-arg]
     ids = {split: processor.encode(part) for split, part in parts.items()}
