@@ -143,22 +143,15 @@ class EspnetSubsampling(nn.Module):
         :param in_spatial_dim: time
         :return: ``{batch, time', out_dim}``, and the dim time'
         """
-        source, spatial_dim = _at_least(source, _MIN_FRAMES, axis=in_spatial_dim)
-        out, spatial_dim = self.conv(source, in_spatial_dim=spatial_dim)
-        return self.linear(out), spatial_dim
-
-
-def _at_least(source: nn.Tensor, minimum: int, *, axis: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
-    """:return: source with zeros behind sequences that are shorter"""
-    sizes = axis.get_size_tensor()
-    longer = nn.Dim(nn.maximum(sizes, minimum), name=f"{axis.name}-at-least-{minimum}")
-    # Padded as a block and gathered, as padding behind each sequence's own end isn't there on the net dict.
-    padding = [(0, minimum - 1)]
-    source, (block,) = nn.pad(source, axes=[axis], padding=padding, value=0.0, handle_dynamic_dims=False)
-    positions = nn.range_over_dim(longer, device=source.device)
-    sizes = nn.copy_to_device(sizes, source.device)
-    valid = nn.compare(positions, "<", sizes, allow_broadcast_all_sources=True)
-    return nn.where(valid, nn.gather(source, axis=block, indices=positions), 0.0), longer
+        sizes = in_spatial_dim.get_size_tensor()
+        out_spatial_dim = nn.Dim(nn.maximum((sizes - 3) // 4, 1), name="subsampled")
+        source = nn.where(nn.sequence_mask(in_spatial_dim, device=source.device), source, 0.0)
+        # Padded as a block, as padding behind each sequence's own end isn't there on the net dict.
+        padding = [(0, _MIN_FRAMES - 1)]
+        source, (block,) = nn.pad(source, axes=[in_spatial_dim], padding=padding, value=0.0, handle_dynamic_dims=False)
+        out, block = self.conv(source, in_spatial_dim=block)
+        out = nn.gather(out, axis=block, indices=nn.range_over_dim(out_spatial_dim, device=out.device))
+        return self.linear(out), out_spatial_dim
 
 
 def _check_sizes(owner: str, out_dim: nn.Dim, *, num_layers: int, num_heads: int, dropout: float) -> None:
