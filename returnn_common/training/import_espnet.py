@@ -35,6 +35,7 @@ from ._import_rules import (
 
 __all__ = [
     "import_espnet_conformer_encoder",
+    "import_espnet_ctc_output",
     "import_espnet_e_branchformer_encoder",
     "import_espnet_transformer_decoder",
 ]
@@ -127,6 +128,20 @@ def import_espnet_transformer_decoder(state_dict: Mapping[str, Any], *, num_head
     return apply_rules(rules, state_dict, importer=importer, hint=_HINT.format(_DECODER))
 
 
+def import_espnet_ctc_output(state_dict: Mapping[str, Any]) -> dict[str, numpy.ndarray]:
+    """
+    From ``espnet2.asr.ctc.CTC``, for the linear layer ``output`` of :func:`make_ctc_model` with an encoder as in
+    ESPnet. Blank is the first label there and becomes the last, so that label i there is i - 1 here.
+
+    :param state_dict: of the CTC module alone, name -> tensor or array
+    :return: parameter name -> array, as float32
+    :raises ValueError: for a name that isn't known, or is missing, or a size that doesn't fit
+    """
+    rules = linear_rules("output", "ctc_lo")
+    rules = [Rule(rule.name.removeprefix("output."), rule.sources, _blank_last(rule)) for rule in rules]
+    return apply_rules(rules, state_dict, importer="import_espnet_ctc_output")
+
+
 def _front_end_rules(state_dict: Mapping[str, Any]) -> list[Rule]:
     """Two convolutions and a linear layer, whose input has the frequencies inside of the channels there."""
     # Newer versions have the positions in one sequence with the linear layer.
@@ -174,5 +189,12 @@ def _gate_first(rule: Rule):
     def _convert(*arrays: numpy.ndarray) -> numpy.ndarray:
         content, gate = numpy.split(rule.convert(*arrays), 2, axis=-1)
         return numpy.concatenate([gate, content], axis=-1)
+
+    return _convert
+
+
+def _blank_last(rule: Rule):
+    def _convert(array: numpy.ndarray) -> numpy.ndarray:
+        return numpy.roll(rule.convert(array), -1, axis=-1)
 
     return _convert

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import numpy as np
 import pytest
 
 from returnn_common import nn
+from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.transformer_espnet import make_espnet_transformer_decoder
+from returnn_common.models.encoder.conformer import make_conformer_encoder
+from returnn_common.models.encoder.e_branchformer import make_e_branchformer_encoder
 from returnn_common.models.encoder.espnet import make_espnet_conformer_encoder, make_espnet_e_branchformer_encoder
 from returnn_common.training.import_espnet import (
     import_espnet_conformer_encoder,
+    import_espnet_ctc_output,
     import_espnet_e_branchformer_encoder,
     import_espnet_transformer_decoder,
 )
+from returnn_common.training.import_weights import load_parameters, part_of
 from tests.engines import Input, run_on
 from tests.training.imported import references
 
@@ -101,6 +108,62 @@ def test_decoder():
         np.testing.assert_allclose(result["whole"][i, : len(row)], expected, atol=2e-5)
         for t in range(min(3, len(row))):
             np.testing.assert_allclose(result[f"{t}"][i], expected[t], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "name, builder, sizes",
+    [
+        ("espnet_conformer", make_conformer_encoder, {"out_dim": references.MODEL, "conv_kernel_size": 5}),
+        ("espnet_e_branchformer", make_e_branchformer_encoder, {"out_dim": references.MODEL, "conv_kernel_size": 5}),
+    ],
+)
+def test_layers_fit_into_the_usual_encoders(name: str, builder, sizes: dict):
+    """where their sizes do: the feed-forward dim of both, and the cgMLP, are given by out_dim"""
+    state, _ = references.load(name)
+    params = part_of(ENCODERS[name][0](state), "layers.")
+    nn.select_backend_torch()
+    layers = builder(references.FEATURES, num_layers=2, num_heads=2, **sizes).layers
+    ours = {key for key, _ in layers.named_parameters()}
+    assert ours == set(params)
+    with pytest.raises(
+        ValueError, match="load_parameters: parameters differ: 0.*(ffn1.linear_ff|cgmlp).* is .* in the weights"
+    ):
+        load_parameters(layers, params)
+    differing = ("*.ffn*", "*.cgmlp.*", "*.merge.*")
+    kept = [pattern for pattern in differing if fnmatch.filter(ours, pattern)]
+    fitting = {key: value for key, value in params.items() if not any(fnmatch.fnmatch(key, p) for p in differing)}
+    load_parameters(layers, fitting, keep=kept)
+    weight = dict(layers.named_parameters())["1.self_att.qkv.weight"].raw_tensor.detach().numpy()
+    np.testing.assert_array_equal(weight, params["1.self_att.qkv.weight"])
+
+
+def test_ctc_model():
+    """encoder and output: log probabilities, with blank last"""
+    state, arrays = references.load("espnet_conformer")
+    rng = np.random.default_rng(8)
+    theirs = {"ctc_lo.weight": rng.normal(size=(6, references.MODEL)), "ctc_lo.bias": rng.normal(size=6)}
+    output = import_espnet_ctc_output(theirs)
+    params = {f"encoder.{name}": value for name, value in import_espnet_conformer_encoder(state).items()}
+    params |= {f"output.{name}": value for name, value in output.items()}
+
+    def func(model, x, time):
+        out, out_time = model.log_probs(x, in_spatial_dim=time)
+        return {"out": (out, [nn.batch_dim, out_time, model.labels_dim])}
+
+    def make(features):
+        return make_ctc_model(features, 5, encoder=_make_conformer(features), specaugment=None)
+
+    x = arrays["x.0"]
+    inputs, dims = {"x": Input(x[None], "batch time features")}, {"time": [len(x)], "features": references.FEATURES}
+    result = run_on("torch", func, inputs, dims, make_model=make, params=params)
+    assert set(params) == set(result.params)
+    logits = arrays["out.0"] @ theirs["ctc_lo.weight"].T + theirs["ctc_lo.bias"]
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    np.testing.assert_allclose(result["out"][0], expected[:, [1, 2, 3, 4, 5, 0]], atol=1e-4)
+    with pytest.raises(
+        ValueError, match=r"^import_espnet_ctc_output: unknown names \['x'\], missing names \['ctc_lo.bias'\]$"
+    ):
+        import_espnet_ctc_output({"ctc_lo.weight": theirs["ctc_lo.weight"], "x": np.zeros(1)})
 
 
 @pytest.mark.parametrize("name", [name for name, (package, _) in references.MAKERS.items() if package == "espnet2"])

@@ -9,7 +9,7 @@ from returnn.frontend.encoder.conformer import ConformerEncoder
 from returnn_common import nn
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.training.import_huggingface import import_wav2vec2_conformer_layers
-from returnn_common.training.import_weights import set_layer_norm_epsilon
+from returnn_common.training.import_weights import load_parameters, part_of, set_layer_norm_epsilon
 from tests.engines import Input, run_on
 from tests.training.imported import references
 
@@ -40,6 +40,18 @@ def test_layers():
     assert set(params) == set(result.params)
     for i, length in enumerate(lengths):
         np.testing.assert_allclose(result["out"][i, :length], arrays[f"out.{i}"], atol=2e-5)
+
+
+def test_into_the_layers_of_an_encoder_with_a_front_end():
+    nn.select_backend_torch()
+    params = import_wav2vec2_conformer_layers(references.load("wav2vec2_conformer")[0])
+    sizes = {"num_layers": 2, "out_dim": references.MODEL, "num_heads": 2, "conv_kernel_size": 5}
+    model = make_conformer_encoder(10, **sizes)
+    load_parameters(model.layers, part_of(params, "layers."))
+    set_layer_norm_epsilon(model.layers, 1e-5)
+    named = dict(model.named_parameters())
+    for name, value in params.items():
+        np.testing.assert_array_equal(named[name].raw_tensor.detach(), value)
 
 
 def test_transformers_itself_gives_the_frozen_arrays():
