@@ -5,6 +5,7 @@ What holds for every model: each entry of ``zoo.py`` is run through all of this.
 from __future__ import annotations
 
 import fnmatch
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,15 @@ OUTPUT_TOLERANCE = 2e-5  # on one engine; between engines it is the entry's
 GRADIENT_TOLERANCE = 1e-3
 GARBAGE = 1e3  # in the padding
 
-every_entry = pytest.mark.parametrize(
-    "entry", [pytest.param(e, id=e.name, marks=pytest.mark.xdist_group(e.name)) for e in ZOO]
-)
+
+def _mark(entry: Entry, *, on_other_engines: bool = False) -> Any:
+    marks = [pytest.mark.xdist_group(entry.name)]
+    if on_other_engines and entry.like:
+        marks.append(pytest.mark.slow(f"the modules are those of {entry.like}"))
+    return pytest.param(entry, id=entry.name, marks=marks)
+
+
+every_entry = pytest.mark.parametrize("entry", map(_mark, ZOO))
 other_engines = pytest.mark.parametrize("engine", [e for e in ENGINES if e != "torch"])
 
 
@@ -61,7 +68,7 @@ def test_padding_does_not_matter_in_training(entry: Entry):
 
 
 @other_engines
-@every_entry
+@pytest.mark.parametrize("entry", [_mark(entry, on_other_engines=True) for entry in ZOO])
 def test_engines_agree(entry: Entry, engine: str):
     """in evaluation and in training, outputs and all gradients; with garbage in the padding on this engine only"""
     if engine in entry.limits:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,17 @@ from tests.zoo_kinds import AUDIO, LM, SPECTROGRAM, TEXT_ALONE
 CONFIG = str(Path(__file__).with_name("zoo_config.py"))
 # What is only a part of the models' inputs is trained with them.
 TRAINED = [entry for entry in ZOO if entry.kind not in (AUDIO, SPECTROGRAM)]
+# One of each file: the others, with other options of the same modules, are among the slow tests.
+_FIRST = {entry.builder.__module__: entry.name for entry in reversed(TRAINED)}
 
 
-@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in TRAINED])
+def _mark(entry: Entry) -> Any:
+    first = entry.name == _FIRST[entry.builder.__module__]
+    slow = [] if first else [pytest.mark.slow("another entry of the same file is trained anyway")]
+    return pytest.param(entry, id=entry.name, marks=slow)
+
+
+@pytest.mark.parametrize("entry", map(_mark, TRAINED))
 @pytest.mark.parametrize("engine", [pytest.param(e, marks=pytest.mark.xdist_group(f"training-{e}")) for e in ENGINES])
 def test_training_and_recognition(entry: Entry, engine: str, tmp_path: Path):
     """losses fall, and every sequence gets a hypothesis"""

@@ -69,6 +69,8 @@ class Entry:
     :param full: makes the module at full size from the features' dim (80), for the golden file; None: ``make`` does
     :param tolerance: of the outputs between engines, relative to the largest
     :param no_gradient: patterns of parameters which no loss can depend on, such as a bias that a norm removes
+    :param like: name of another entry, which has the same modules with other numbers: the other engines run this one
+        among the slow tests only
     :param limits: engine -> name of what RETURNN can't do there, in ``tests/limits.py``
     """
 
@@ -79,6 +81,7 @@ class Entry:
     full: Callable[..., nn.Module] | None = None
     tolerance: float = 2e-5
     no_gradient: tuple[str, ...] = ()
+    like: str | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,18 +109,36 @@ def _tiny_preset(
 
 # Softmax removes what is added to all keys alike.
 _KEYS = ("*self_att.qkv.bias",)
-_CONFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
-_DECODER = {"num_layers": 2, "model_dim": 8, "num_heads": 2}
-_TRANSFORMER = {"num_layers": 2, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
+_CONFORMER = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
+_DECODER = {"num_layers": 1, "model_dim": 8, "num_heads": 2}
+_TRANSFORMER = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
 
 
 def _encoder(features: nn.Dim, dropout: float) -> nn.Module:
     """for the full models"""
-    return make_conformer_encoder(features, **_CONFORMER, conv_norm="layer", dropout=dropout)
+    return make_conformer_encoder(features, **{**_CONFORMER, "num_layers": 2}, conv_norm="layer", dropout=dropout)
+
+
+def _aed(features: nn.Dim, labels: nn.Dim, dropout: float) -> nn.Module:
+    """end of sentence behind the labels"""
+    encoder = _encoder(features, dropout)
+    decoder = make_transformer_decoder(encoder.out_dim, VOCAB + 1, **_DECODER, dropout=dropout)
+    specaugment = "LD" if dropout else None
+    options = {"encoder": encoder, "decoder": decoder, "specaugment": specaugment, "aux_ctc_layers": [1, 2]}
+    return make_aed_model(features, labels, **options)
+
+
+def _aed_from_audio(labels: nn.Dim, dropout: float) -> nn.Module:
+    """end of sentence among the labels"""
+    encoder = _encoder(nn.FeatureDim("mel", 8), dropout)
+    sizes = {"model_dim": 6, "embed_dim": 4, "att_dim": 5}
+    decoder = make_lstm_attention_decoder(encoder.out_dim, labels, **sizes, dropout=dropout)
+    specaugment = "LD" if dropout else None
+    return make_aed_model(None, labels, encoder=encoder, decoder=decoder, eos=0, specaugment=specaugment)
 
 
 ZOO = [
-    # Features. Of a single frame, the mean is the frame: what rounding leaves is divided by the root of a tiny variance.
+    # Features. Of a single frame the mean is the frame, and what rounding leaves is divided by a tiny deviation.
     Entry(LogMel, AUDIO, lambda dropout: LogMel(6, frequency_warp=dropout / 2), tolerance=1e-3),
     Entry(LogMel, AUDIO, lambda: LogMel(6, prior_frames=10), variant="prior", tolerance=1e-3),
     Entry(
@@ -129,7 +150,7 @@ ZOO = [
     Entry(
         make_conformer_encoder,
         ENCODER,
-        lambda features, dropout: make_conformer_encoder(features, **_CONFORMER, dropout=dropout),
+        lambda features, dropout: make_conformer_encoder(features, **{**_CONFORMER, "num_layers": 2}, dropout=dropout),
         no_gradient=(*_KEYS, "*depthwise_conv.bias"),
     ),
     Entry(
@@ -148,6 +169,7 @@ ZOO = [
             lambda features, dropout, preset=preset: _tiny_preset(preset, features, dropout=dropout),
             full=preset,
             no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+            like=None if preset is conformer_s else conformer_s.__name__,
         )
         for preset in (conformer_s, conformer_m, conformer_l)
     ),
@@ -203,6 +225,7 @@ ZOO = [
                 preset, features, builder=make_e_branchformer_encoder, dropout=dropout, layer_drop=dropout
             ),
             full=preset,
+            like=None if preset is e_branchformer_b else e_branchformer_b.__name__,
         )
         for preset in (e_branchformer_b, e_branchformer_l)
     ),
@@ -225,7 +248,7 @@ ZOO = [
         make_transformer_text_encoder,
         TEXT_ENCODER,
         lambda labels, dropout: make_transformer_text_encoder(
-            labels, num_layers=2, out_dim=8, num_heads=2, dropout=dropout, layer_drop=dropout
+            labels, num_layers=1, out_dim=8, num_heads=2, dropout=dropout, layer_drop=dropout
         ),
     ),
     Entry(
@@ -278,7 +301,7 @@ ZOO = [
     Entry(
         make_lstm_lm,
         LM,
-        lambda labels, dropout: make_lstm_lm(labels, num_layers=2, embed_dim=4, model_dim=6, dropout=dropout),
+        lambda labels, dropout: make_lstm_lm(labels, num_layers=1, embed_dim=4, model_dim=6, dropout=dropout),
     ),
     # Transformer decoder and language model
     *(
@@ -348,33 +371,8 @@ ZOO = [
         ),
         no_gradient=_KEYS,
     ),
-    Entry(
-        make_aed_model,
-        SPEECH,
-        lambda features, labels, dropout: make_aed_model(
-            features,
-            labels,
-            encoder=_encoder(features, dropout),
-            decoder=make_transformer_decoder(8, VOCAB + 1, **_DECODER, dropout=dropout),
-            specaugment="LD" if dropout else None,
-            aux_ctc_layers=[1, 2],
-        ),
-    ),
-    Entry(
-        make_aed_model,
-        SPEECH_FROM_AUDIO,
-        lambda labels, dropout: make_aed_model(
-            None,
-            labels,
-            encoder=_encoder(nn.FeatureDim("mel", 8), dropout),
-            decoder=make_lstm_attention_decoder(
-                8, labels, model_dim=6, embed_dim=4, att_dim=5, num_heads=1, dropout=dropout
-            ),
-            eos=0,
-            specaugment="LD" if dropout else None,
-        ),
-        variant="audio-lstm",
-    ),
+    Entry(make_aed_model, SPEECH, _aed),
+    Entry(make_aed_model, SPEECH_FROM_AUDIO, _aed_from_audio, variant="audio-lstm"),
     Entry(
         make_ctc_model,
         SPEECH_FROM_AUDIO,

@@ -95,9 +95,10 @@ num_epochs = 4
 learning_rate = 0.01
 optimizer = {"class": "adam", "epsilon": 1e-8}
 gradient_clip_global_norm = 5.0
-model = "model"
+model = "./model"
 learning_rate_file = "learning_rates"
 tf_log_dir = None
 log_verbosity = 4
+torch_dataloader_opts = {"num_workers": 0}  # no process of its own, which would import everything
 if backend == "tensorflow-net-dict":
     sys.setrecursionlimit(10_000)

@@ -15,7 +15,7 @@ from returnn_common.datasets import Librispeech, WordVocab
 from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPerturbation
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.aed import AedModel
-from returnn_common.models.decoder.transformer import make_transformer_decoder
+from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import make_e_branchformer_encoder
 from returnn_common.models.encoder.lstm import make_lstm_encoder
@@ -39,11 +39,10 @@ options = Options(
     encoder="conformer",  # or e_branchformer, transformer, lstm
     num_layers=2,
     model_dim=96,
-    num_decoder_layers=1,
     ctc_scale=1.0,
     beam_size=4,
     dropout=0.0,
-    peak_learning_rate=3e-3,
+    peak_learning_rate=2e-3,
     precision="float32",  # or "bfloat16"
     distributed="",  # "grad" or "param": trained in several processes
 )
@@ -70,7 +69,7 @@ train["dataset"]["epoch_wise_filter"] = {
 }
 train = multi_epoch(train, 2)
 forward_data = dataset.get_forward_dataset(options.recog_split)
-batch_size = {"data": 32 * 16_000}
+batch_size = {"data": 12 * 16_000}  # attention is learnt late: many small steps
 max_seqs = 200
 
 
@@ -96,12 +95,12 @@ def get_model(*, epoch: int, step: int, **_other):
     encoder = make_encoder(features.out_dim)
     vocab_dim = extern_data["classes"]["sparse_dim"]
     end = vocab_dim.dimension
-    decoder = make_transformer_decoder(
+    decoder = make_lstm_attention_decoder(
         encoder.out_dim,
         nn.FeatureDim("words-and-end", end + 1),
-        num_layers=options.num_decoder_layers,
         model_dim=options.model_dim,
-        num_heads=4,
+        embed_dim=options.model_dim // 2,
+        att_dim=options.model_dim,
         dropout=0.1,
     )
     return AedModel(
