@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..nn.labels import with_bos_eos
 from ..search import DecoderScorer, Hypotheses, beam_search, combine
 from .decoder.transformer import make_transformer_decoder
 from .encoder.transformer import make_transformer_text_encoder
@@ -24,8 +23,7 @@ class Transformer(nn.Module):
     :param decoder: :class:`returnn_common.nn.Decoder`
     :param bos: index of the begin of sentence, in the decoder's vocabulary
     :param eos: index of the end of sentence there; may equal ``bos``
-    :param label_smoothing: share of the target's probability that goes to all other labels alike
-        (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7)
+    :param label_smoothing: see :func:`returnn_common.nn.smoothed_cross_entropy`
     """
 
     def __init__(self, *, encoder: nn.Encoder, decoder: nn.Decoder, bos: int, eos: int, label_smoothing: float = 0.1):
@@ -52,34 +50,17 @@ class Transformer(nn.Module):
         """
         :param source: label indices ``{batch, time}``
         :param targets: label indices ``{batch, labels}``, without begin and end of sentence
-        :return: "ce": cross-entropy, with smoothed targets in training, per label, end of sentence included, natural
-            log; "fer": share of the labels, end of sentence included, that are not the most probable ones after the
-            true previous ones
+        :return: "ce", with smoothed targets in training, and "fer", see :func:`returnn_common.nn.decoder_losses`
         """
-        encoder = self.encode(source, in_spatial_dim=in_spatial_dim)
-        previous, targets, time = with_bos_eos(targets, spatial_dim=targets_spatial_dim, bos=self.bos, eos=self.eos)
-        state = self.decoder.default_initial_state(batch_dims=targets.remaining_dims(time))
-        logits, _ = self.decoder(previous, spatial_dim=time, state=state, encoder=encoder)
-        log_probs = nn.log_softmax(nn.cast(logits, "float32"), axis=self.vocab_dim)
-        num_labels = nn.cast(time.get_size_tensor(device=source.device), "float32")
-        errors = nn.cast(nn.reduce_argmax(log_probs, axis=self.vocab_dim) != targets, "float32")
-        return {
-            "ce": nn.Loss(self._cross_entropy(log_probs, targets, time=time), inv_norm_factor=num_labels),
-            "fer": nn.Loss(nn.reduce_sum(errors, axis=time), inv_norm_factor=num_labels, as_error=True),
-        }
-
-    def _cross_entropy(self, log_probs: nn.Tensor, targets: nn.Tensor, *, time: nn.Dim) -> nn.Tensor:
-        """:return: ``{batch}``"""
-        loss = -nn.gather(log_probs, indices=targets, axis=self.vocab_dim)
-        train_flag = nn.get_run_ctx().is_train_flag_enabled(func=Transformer._cross_entropy)
-        if self.label_smoothing and train_flag is not False:
-            size = self.vocab_dim.dimension
-            assert size is not None
-            # (1 - s) on the target, s / (V - 1) on each other label.
-            others = -nn.reduce_sum(log_probs, axis=self.vocab_dim) - loss
-            smoothed = loss * (1.0 - self.label_smoothing) + others * (self.label_smoothing / (size - 1))
-            loss = smoothed if train_flag is True else nn.where(train_flag, smoothed, loss)
-        return nn.reduce_sum(loss, axis=time)
+        return nn.decoder_losses(
+            self.decoder,
+            self.encode(source, in_spatial_dim=in_spatial_dim),
+            targets=targets,
+            targets_spatial_dim=targets_spatial_dim,
+            bos=self.bos,
+            eos=self.eos,
+            label_smoothing=self.label_smoothing,
+        )
 
     def search(
         self,
