@@ -13,7 +13,7 @@ import returnn_common
 from returnn_common.cli import main
 
 ROOT = Path(returnn_common.__file__).resolve().parents[1]
-COMMANDS = ["demo", "run", "recipes", "prepare", "score", "checkpoint"]
+COMMANDS = ["demo", "run", "recipes", "prepare", "score", "checkpoint", "engines"]
 
 
 def _python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def test_as_a_module():
     [
         ([], "returnn-common: the following arguments are required: COMMAND (see returnn-common --help)"),
         (["nothing"], "argument COMMAND: invalid choice: 'nothing' (choose from"),
-        (["run"], "returnn-common run: the following arguments are required: RECIPE, --corpus, --out (see"),
+        (["run"], "returnn-common run: the following arguments are required: RECIPE, --out (see"),
         (["run", "x", "--corpus", "c", "--out", "o", "--backend", "keras"], "--backend: invalid choice: 'keras'"),
         (["demo", "x"], "unrecognized arguments: x"),
     ],
