@@ -42,7 +42,11 @@ def ctc_losses(
     :param blank_index: in the logits
     :return: by the names of the heads (per label, natural log; an empty transcript counts as one), and "impossible"
         (share of the utterances)
+    :raises ValueError: if a head is over other frames, as that of a layer before a time pooling is
     """
+    for head in heads:
+        if spatial_dim not in head.logits.dims:
+            raise ValueError(f"ctc_losses: {head.name}: expected logits over {spatial_dim}, got {head.logits}")
     possible = _is_possible(targets, targets_spatial_dim=targets_spatial_dim, spatial_dim=spatial_dim)
     num_labels = rf.cast(targets_spatial_dim.get_size_tensor(device=targets.device), "float32")
     num_labels = rf.maximum(num_labels, 1.0)  # else a batch of empty transcripts is divided by 0
