@@ -20,7 +20,7 @@ def _whole_and_steps(model, labels, time, encoded, encoded_time):
     encoder = model.transform_encoder(encoded, axis=encoded_time)
     logits, _ = model(labels, spatial_dim=time, state=state, encoder=encoder)
     outputs = {"whole": (logits, [nn.batch_dim, time, model.vocab_dim])}
-    for t in range(3):
+    for t in range(2):
         label = nn.gather(labels, indices=nn.constant(t, dims=(), sparse_dim=time), axis=time)
         logits, state = model(label, spatial_dim=nn.single_step_dim, state=state, encoder=encoder)
         outputs[f"{t}"] = (logits, [nn.batch_dim, model.vocab_dim])
@@ -42,8 +42,8 @@ def _run(engine: str = "torch", *, train: bool = False, **options):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_step_by_step_is_the_whole(engine: str):
-    whole, steps = _run(), _run(engine)
-    for t in range(3):
+    whole, steps = _run(num_layers=1), _run(engine, num_layers=1)
+    for t in range(2):
         rows = [i for i, length in enumerate(LENGTHS) if t < length]
         np.testing.assert_allclose(steps[f"{t}"][rows], whole["whole"][rows, t], atol=2e-5)
 
