@@ -16,7 +16,7 @@ from ..search import DecoderScorer, Hypotheses, beam_search, combine
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
 from .specaugment import SpecAugment
-from .speech import check_layers, encode, make_front_end
+from .speech import check_layers, choose_front_end, encode
 
 __all__ = ["AedModel", "make_aed_model"]
 
@@ -189,7 +189,7 @@ def make_aed_model(
     """
     vocab_dim = nn.as_dim(vocab_dim, name="labels")
     check_probability("make_aed_model", label_smoothing=label_smoothing)
-    features, specaugment, encoder = make_front_end("make_aed_model", in_dim, encoder=encoder, specaugment=specaugment)
+    features, specaugment, encoder = choose_front_end("make_aed_model", in_dim, encoder=encoder, specaugment=specaugment)
     check_layers("make_aed_model", encoder, aux_ctc_layers, last=True)
     size = vocab_dim.dimension
     assert size is not None

@@ -11,7 +11,7 @@ from .. import nn
 from ..search import Hypotheses, ctc_beam_search, ctc_greedy_search
 from .features import LogMel
 from .specaugment import SpecAugment
-from .speech import check_layers, encode, make_front_end
+from .speech import check_layers, choose_front_end, encode
 
 __all__ = ["CtcModel", "make_ctc_model"]
 
@@ -149,7 +149,7 @@ def make_ctc_model(
     :raises ValueError: if the encoder takes another ``in_dim``, or has no such layer
     """
     vocab_dim = nn.as_dim(vocab_dim, name="labels")
-    features, specaugment, encoder = make_front_end("make_ctc_model", in_dim, encoder=encoder, specaugment=specaugment)
+    features, specaugment, encoder = choose_front_end("make_ctc_model", in_dim, encoder=encoder, specaugment=specaugment)
     check_layers("make_ctc_model", encoder, aux_layers, last=False)
     return CtcModel(
         encoder=encoder,

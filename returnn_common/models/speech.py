@@ -11,10 +11,10 @@ from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
 
-__all__ = ["check_layers", "encode", "make_front_end"]
+__all__ = ["check_layers", "encode", "choose_front_end"]
 
 
-def make_front_end(
+def choose_front_end(
     owner: str, in_dim: int | nn.Dim | None, *, encoder: nn.Encoder | None, specaugment: str | SpecAugment | None
 ) -> tuple[LogMel | None, SpecAugment | None, nn.Encoder]:
     """

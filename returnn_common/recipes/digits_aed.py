@@ -16,6 +16,7 @@ from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPertur
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.aed import AedModel
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
+from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import make_e_branchformer_encoder
 from returnn_common.models.encoder.lstm import make_lstm_encoder
@@ -39,6 +40,8 @@ options = Options(
     encoder="conformer",  # or e_branchformer, transformer, lstm
     num_layers=2,
     model_dim=96,
+    decoder="transformer",  # or lstm
+    decoder_dropout=0.2,  # it would learn the few transcripts by heart
     ctc_scale=1.0,
     beam_size=4,
     dropout=0.0,
@@ -95,14 +98,15 @@ def get_model(*, epoch: int, step: int, **_other):
     encoder = make_encoder(features.out_dim)
     vocab_dim = extern_data["classes"]["sparse_dim"]
     end = vocab_dim.dimension
-    decoder = make_lstm_attention_decoder(
-        encoder.out_dim,
-        nn.FeatureDim("words-and-end", end + 1),
-        model_dim=options.model_dim,
-        embed_dim=options.model_dim // 2,
-        att_dim=options.model_dim,
-        dropout=0.1,
-    )
+    words_and_end_dim = nn.FeatureDim("words-and-end", end + 1)
+    sizes = {"model_dim": options.model_dim, "dropout": options.decoder_dropout}
+    if options.decoder == "transformer":
+        decoder = make_transformer_decoder(encoder.out_dim, words_and_end_dim, num_layers=1, num_heads=4, **sizes)
+    elif options.decoder == "lstm":
+        sizes.update(embed_dim=options.model_dim // 2, att_dim=options.model_dim)
+        decoder = make_lstm_attention_decoder(encoder.out_dim, words_and_end_dim, **sizes)
+    else:
+        raise ValueError(f"expected decoder as transformer or lstm, got {options.decoder!r}")
     return AedModel(
         features=features,
         encoder=encoder,
