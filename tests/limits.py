@@ -164,6 +164,11 @@ LIMITS: list[Limit] = [
         *("losses that are recursions, LSTM", "a loop of known length, unrolled, or by doubling"),
     ),
     Limit(
+        *("a while_loop, run by a module, whose body calls a module", _ND, on.module_in_while_loop),
+        *("Exception", "Exception constructing template network", "layers land in the nets of modules on the stack"),
+        *("beam search with decoders and language models", "nn/loop.py puts all layers into the loop itself"),
+    ),
+    Limit(
         *("audio.specaugment", _ND, on.specaugment),
         *("Exception", "Exception constructing template network", "the step is compared with an integer"),
         *("every recogniser", "models/specaugment.py has its own mask arithmetic"),

@@ -116,6 +116,20 @@ def gradient_of_while_loop(engine: str) -> Result:
     return _run(engine, func, grad_of="y")
 
 
+class _Recurrent(rf.Module):
+    def __init__(self, feat):
+        super().__init__()
+        self.linear = rf.Linear(feat, feat)
+
+    def __call__(self, source):
+        initial = rf.constant(0.0, dims=[]), source
+        return rf.while_loop(lambda s: s[0] < 3.0, lambda s: (s[0] + 1.0, self.linear(s[1])), initial)[1]
+
+
+def module_in_while_loop(engine: str) -> Result:
+    return _call(engine, _Recurrent)
+
+
 def specaugment(engine: str) -> Result:
     def func(x, time, feat):
         return {"y": (rf.audio.specaugment(x, spatial_dim=time, feature_dim=feat), [batch_dim, time, feat])}

@@ -2,7 +2,7 @@
 RETURNN's frontend in one namespace, with the few generic pieces that it lacks.
 
 Use it as ``from returnn_common import nn``. It holds everything of :mod:`returnn.frontend` (``nn.Module``,
-``nn.Linear``, ``nn.relu``, ``nn.while_loop``, ``nn.nested``, ...), the classes of :mod:`returnn.tensor`, and our own:
+``nn.Linear``, ``nn.relu``, ``nn.nested``, ...), the classes of :mod:`returnn.tensor`, and our own:
 
 - dims: :func:`FeatureDim`, :func:`SpatialDim`, :func:`as_dim`, :func:`get_spatial_dim`, and :data:`any_feature_dim`
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
@@ -11,6 +11,7 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
   :func:`make_conv_subsampling`
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
+- :func:`while_loop`, whose body can call modules on each engine
 
 Importing it loads no backend.
 
@@ -43,6 +44,7 @@ from .dims import any_feature_dim as any_feature_dim
 from .dims import as_dim as as_dim
 from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
+from .loop import while_loop as while_loop
 from .loss import Loss as Loss
 from .lstm import LSTM as LSTM
 from .rotary import RotarySelfAttention as RotarySelfAttention

@@ -17,7 +17,6 @@ __all__ = [
     "NEG",
     "check_index",
     "check_int",
-    "leave_modules",
     "plain",
     "scale_log_probs",
     "size_of",
@@ -54,22 +53,7 @@ def while_loop(cond: Callable[[S], nn.Tensor], body: Callable[[S], S], state: S)
         while bool(cond(state).raw_tensor):
             state = body(state)
         return state
-    return nn.while_loop(lambda s: leave_modules(cond(s)), lambda s: leave_modules(body(s)), state)
-
-
-def leave_modules(result: S) -> S:
-    """
-    For the net dict, which puts layers where the module called last is, or the module that the call came from: in
-    a loop's body, that can be outside of the loop. After this, layers come into the loop again.
-
-    :param result: of a call of a module in a loop
-    :return: result
-    """
-    if nn.get_selected_backend() == "returnn_layers_tf":
-        from returnn.tf.frontend_layers import Layer
-
-        Layer._recent = Layer.top()
-    return result
+    return nn.while_loop(cond, body, state)
 
 
 def size_of(dim: nn.Dim) -> int:

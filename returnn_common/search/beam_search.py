@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, check_int, leave_modules, plain, while_loop
+from ._common import IMPOSSIBLE, NEG, check_index, check_int, plain, while_loop
 from .hypotheses import Hypotheses
 from .scorers import Scorer, bounded_initial_state
 
@@ -163,7 +163,7 @@ class _BeamSearch:
         :param state: of the K hypotheses so far
         :return: of the best K of their extensions, and of those that have ended
         """
-        log_probs, scorer_state = leave_modules(self.scorer.score(state["last"], state["scorer"]))
+        log_probs, scorer_state = self.scorer.score(state["last"], state["scorer"])
         candidates = self._candidates(log_probs, state)
         # All open hypotheses have the same number of labels: those of the extensions include the new one.
         ranks = self._rank(candidates, length=state["length"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, leave_modules, plain, scale_log_probs, while_loop
+from ._common import IMPOSSIBLE, NEG, check_index, plain, scale_log_probs, while_loop
 from .hypotheses import Hypotheses
-from .scorers import Scorer
+from .scorers import Scorer, bounded_initial_state
 
 __all__ = ["rescore", "score_labels"]
 
@@ -46,7 +46,7 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
     )
 
     def step(state: dict[str, Any]) -> dict[str, Any]:
-        log_probs, scorer_state = leave_modules(scorer.score(state["last"], state["scorer"]))
+        log_probs, scorer_state = scorer.score(state["last"], state["scorer"])
         label = nn.gather(targets, indices=state["step"], axis=targets_dim)
         score = nn.gather(scale_log_probs(log_probs, 1.0), indices=label, axis=vocab_dim)
         counts = nn.compare_bc(nn.copy_to_device(state["step"], device), "less_equal", lengths)
@@ -57,13 +57,13 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
             "scorer": scorer_state,
         }
 
+    longest = nn.cast(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()), "int32")
     state = {
         "step": nn.constant(0, dims=(), dtype="int32", device="cpu"),
         "score": nn.constant(0.0, dims=dims, dtype="float32", device=device),
         "last": nn.set_sparse_dim(nn.constant(bos, dims=dims, dtype="int32", device=device), vocab_dim),
-        "scorer": scorer.initial_state(batch_dims=dims),
+        "scorer": bounded_initial_state(scorer, batch_dims=dims, max_steps=longest + 1),
     }
-    longest = nn.cast(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()), "int32")
     # The first step is outside of the loop: after it, the dims of the scorer's state are those that stay.
     state = {**step(state), "step": nn.constant(1, dims=(), dtype="int32", device="cpu")}
     state = while_loop(lambda s: s["step"] <= longest, step, state)

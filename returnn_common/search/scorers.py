@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .. import nn
-from ._common import IMPOSSIBLE, leave_modules, scale_log_probs
+from ._common import IMPOSSIBLE, scale_log_probs
 
 __all__ = ["DecoderScorer", "Scorer", "combine"]
 
@@ -80,7 +80,7 @@ class DecoderScorer:
         :return: log_probs {B, V} in float32, new state
         """
         kwargs = {} if self.encoder is None else {"encoder": self.encoder}
-        logits, state = leave_modules(self.decoder(prev_labels, spatial_dim=nn.single_step_dim, state=state, **kwargs))
+        logits, state = self.decoder(prev_labels, spatial_dim=nn.single_step_dim, state=state, **kwargs)
         return nn.log_softmax(nn.cast(logits, "float32"), axis=self.vocab_dim), state
 
 
@@ -148,7 +148,7 @@ class _Combined:
         total, new_state = None, {}
         for i, (scorer, scale) in enumerate(self.parts):
             labels = nn.set_sparse_dim(prev_labels, scorer.vocab_dim)
-            log_probs, new_state[str(i)] = leave_modules(scorer.score(labels, state[str(i)]))
+            log_probs, new_state[str(i)] = scorer.score(labels, state[str(i)])
             if scorer.vocab_dim != self.vocab_dim:
                 log_probs, _ = nn.replace_dim(log_probs, in_dim=scorer.vocab_dim, out_dim=self.vocab_dim)
             log_probs = scale_log_probs(log_probs, scale)

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from returnn_common import nn
 from returnn_common.models.transformer import make_transformer
-from tests.engines import Input, Result, run_on
+from tests.engines import ENGINES, Input, Result, run_on
 
 IN_VOCAB, OUT_VOCAB, BOS, EOS = 6, 4, 0, 1
 LENGTHS, TARGET_LENGTHS = [5, 1, 3], [2, 3, 0]
@@ -71,9 +71,8 @@ def test_no_smoothing_in_evaluation():
     assert np.abs(_run(_losses, train=True, label_smoothing=0.1)["ce"] - plain["ce"]).min() > 1e-3
 
 
-@pytest.mark.parametrize("engine", ["tensorflow", "jax"])
+@pytest.mark.parametrize("engine", ENGINES[1:])
 def test_search_on_other_engines(engine: str):
-    """(the net dict can't call a module inside a loop of a search)"""
     expected, result = (_run(_search, e, positions="rotary") for e in ("torch", engine))
     np.testing.assert_allclose(result["scores"], expected["scores"], atol=1e-4)
     np.testing.assert_array_equal(result["labels"], expected["labels"])

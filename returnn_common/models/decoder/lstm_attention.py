@@ -150,6 +150,7 @@ class LSTMAttentionDecoder(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, attention: AdditiveAttention, *, dropout: float, zoneout: float):
         super().__init__()
+        self.encoder_dim = attention.encoder_dim
         self.vocab_dim = embedding.in_dim
         self.embedding = embedding
         self.attention = attention
