@@ -28,7 +28,7 @@ def _mark(entry: Entry, *, on_other_engines: bool = False) -> Any:
     return pytest.param(entry, id=entry.name, marks=marks)
 
 
-every_entry = pytest.mark.parametrize("entry", map(_mark, ZOO))
+every_entry = pytest.mark.parametrize("entry", [_mark(entry) for entry in ZOO])
 other_engines = pytest.mark.parametrize("engine", [e for e in ENGINES if e != "torch"])
 
 

@@ -30,7 +30,7 @@ def _mark(entry: Entry) -> Any:
     return pytest.param(entry, id=entry.name, marks=slow)
 
 
-@pytest.mark.parametrize("entry", map(_mark, TRAINED))
+@pytest.mark.parametrize("entry", [_mark(entry) for entry in TRAINED])
 @pytest.mark.parametrize("engine", [pytest.param(e, marks=pytest.mark.xdist_group(f"training-{e}")) for e in ENGINES])
 def test_training_and_recognition(entry: Entry, engine: str, tmp_path: Path):
     """losses fall, and every sequence gets a hypothesis"""

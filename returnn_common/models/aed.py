@@ -189,7 +189,9 @@ def make_aed_model(
     """
     vocab_dim = nn.as_dim(vocab_dim, name="labels")
     check_probability("make_aed_model", label_smoothing=label_smoothing)
-    features, specaugment, encoder = choose_front_end("make_aed_model", in_dim, encoder=encoder, specaugment=specaugment)
+    features, specaugment, encoder = choose_front_end(
+        "make_aed_model", in_dim, encoder=encoder, specaugment=specaugment
+    )
     check_layers("make_aed_model", encoder, aux_ctc_layers, last=True)
     size = vocab_dim.dimension
     assert size is not None

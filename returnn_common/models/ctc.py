@@ -149,7 +149,9 @@ def make_ctc_model(
     :raises ValueError: if the encoder takes another ``in_dim``, or has no such layer
     """
     vocab_dim = nn.as_dim(vocab_dim, name="labels")
-    features, specaugment, encoder = choose_front_end("make_ctc_model", in_dim, encoder=encoder, specaugment=specaugment)
+    features, specaugment, encoder = choose_front_end(
+        "make_ctc_model", in_dim, encoder=encoder, specaugment=specaugment
+    )
     check_layers("make_ctc_model", encoder, aux_layers, last=False)
     return CtcModel(
         encoder=encoder,
