@@ -13,7 +13,7 @@ from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.search import DecoderScorer, combine, score_labels
-from tests.engines import Input, run_on
+from tests.engines import ENGINES, Input, run_on
 from tests.models.ctc_tiny import ENCODER, FEATURES, LENGTHS, TARGETS, VOCAB, features, label_rows, reference_loss
 
 DECODER = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "dropout": 0.0}
@@ -150,6 +150,31 @@ def test_scores_are_those_of_the_forced_hypotheses(lm_scale: float):
     result = _run(func)
     np.testing.assert_allclose(result["scores"], result["forced"], rtol=1e-4)
     assert result["lengths"].max() <= 5
+
+
+class _WithLm(nn.Module):
+    def __init__(self, aed: nn.Module):
+        super().__init__()
+        self.aed = aed
+        self.lm = make_lstm_lm(aed.decoder.vocab_dim, num_layers=1, model_dim=4, embed_dim=3)
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_search_on_other_engines(engine: str):
+    def func(model, x, time):
+        lm = DecoderScorer(model.lm)
+        hypotheses = model.aed.search(x, in_spatial_dim=time, beam_size=2, lm=lm, lm_scale=0.5, max_len=3)
+        dims = [nn.batch_dim, hypotheses.beam_dim]
+        return {"labels": (hypotheses.labels, [*dims, hypotheses.spatial_dim]), "scores": (hypotheses.scores, dims)}
+
+    inputs = {"x": Input(features(LENGTHS), "batch time feat")}
+    dims = {"time": LENGTHS, "feat": FEATURES, "vocab": VOCAB}
+    expected, result = (
+        run_on(e, func, inputs, dims, make_model=lambda feat, vocab: _WithLm(_make(feat, vocab)))
+        for e in ("torch", engine)
+    )
+    np.testing.assert_array_equal(result["labels"], expected["labels"])
+    np.testing.assert_allclose(result["scores"], expected["scores"], atol=1e-4)
 
 
 def test_longest_hypothesis_has_as_many_labels_as_frames():
