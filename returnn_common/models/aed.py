@@ -36,6 +36,7 @@ class AedModel(nn.Module):
     :param aux_ctc_layers: CTC heads on the outputs of these layers of the encoder (1 is the first)
     :param aux_ctc_scale: of the loss of each of them; the decoder's has 1
     :param label_smoothing: of the decoder's loss, see :func:`returnn_common.nn.smoothed_cross_entropy`
+    :param label_noise: in what the decoder gets, see :func:`returnn_common.nn.decoder_losses`
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AedModel(nn.Module):
         aux_ctc_layers: Sequence[int] = (),
         aux_ctc_scale: float = 0.3,
         label_smoothing: float = 0.1,
+        label_noise: float = 0.0,
     ):
         super().__init__()
         self.features = features
@@ -66,6 +68,7 @@ class AedModel(nn.Module):
         self.aux_ctc_scale = aux_ctc_scale
         self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
         self.label_smoothing = label_smoothing
+        self.label_noise = label_noise
 
     def encode(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
@@ -102,6 +105,7 @@ class AedModel(nn.Module):
             bos=self.bos,
             eos=self.eos,
             label_smoothing=self.label_smoothing,
+            label_noise=self.label_noise,
         )
         if collected is None:
             return losses

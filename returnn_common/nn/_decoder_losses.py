@@ -25,6 +25,7 @@ def decoder_losses(
     bos: int,
     eos: int,
     label_smoothing: float = 0.0,
+    label_noise: float = 0.0,
 ) -> dict[str, Loss]:
     """
     :param encoder: of the decoder's ``transform_encoder``
@@ -33,10 +34,15 @@ def decoder_losses(
     :param bos: index of the begin of sentence
     :param eos: index of the end of sentence
     :param label_smoothing: see :func:`smoothed_cross_entropy`; in training only
+    :param label_noise: share of the previous labels that are replaced by any others, in training only: a decoder with
+        few transcripts to learn from then looks at the encoder, instead of learning them by heart. (Bengio et al. 2015,
+        https://arxiv.org/abs/1506.03099, replace them by what the model itself would have said.)
     :return: "ce": cross-entropy per label, end of sentence included, natural log; "fer": share of the labels, end of
         sentence included, that are not the most probable ones after the true previous ones
     """
     previous, targets, time = with_bos_eos(targets, spatial_dim=targets_spatial_dim, bos=bos, eos=eos)
+    if label_noise:
+        previous = _with_noise(previous, share=label_noise)
     state = decoder.default_initial_state(batch_dims=targets.remaining_dims(time))
     logits, _ = decoder(previous, spatial_dim=time, state=state, encoder=encoder)
     vocab_dim = decoder.vocab_dim
@@ -70,3 +76,25 @@ def smoothed_cross_entropy(
     others = -rf.reduce_sum(log_probs, axis=vocab_dim) - loss
     smoothed = loss * (1.0 - label_smoothing) + others * (label_smoothing / (size - 1))
     return smoothed if train_flag is True else rf.where(train_flag, smoothed, loss)
+
+
+def _with_noise(labels: Tensor, *, share: float) -> Tensor:
+    """
+    :param labels: ``{batch, time}``, sparse
+    :param share: of them which are replaced
+    """
+    train_flag = rf.get_run_ctx().is_train_flag_enabled(func=_with_noise)
+    if train_flag is False:
+        return labels
+    vocab_dim = labels.sparse_dim
+    assert vocab_dim is not None and vocab_dim.dimension is not None
+
+    def _uniform(maximum: float) -> Tensor:
+        return rf.random_uniform(labels.dims, minval=0.0, maxval=maximum, dtype="float32", device=labels.device)
+
+    others = rf.minimum(_uniform(float(vocab_dim.dimension)), vocab_dim.dimension - 0.5)  # rounding could reach the end
+    others = rf.set_sparse_dim(rf.cast(others, labels.dtype), vocab_dim)
+    replaced = _uniform(1.0) < share
+    if isinstance(train_flag, Tensor):
+        replaced = rf.logical_and(replaced, train_flag)
+    return rf.where(replaced, others, labels)

@@ -41,7 +41,8 @@ options = Options(
     num_layers=2,
     model_dim=96,
     decoder="transformer",  # or lstm
-    decoder_dropout=0.2,  # it would learn the few transcripts by heart
+    decoder_dropout=0.1,
+    label_noise=0.5,  # else the decoder learns the few transcripts by heart
     ctc_scale=1.0,
     beam_size=4,
     dropout=0.0,
@@ -117,6 +118,7 @@ def get_model(*, epoch: int, step: int, **_other):
         aux_ctc_layers=[options.num_layers],
         aux_ctc_scale=options.ctc_scale,
         label_smoothing=0.1,
+        label_noise=options.label_noise,
     )
 
 

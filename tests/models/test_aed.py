@@ -12,6 +12,7 @@ from returnn_common.models.aed import make_aed_model
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.lm.lstm import make_lstm_lm
+from returnn_common.nn._decoder_losses import _with_noise
 from returnn_common.search import DecoderScorer, combine, score_labels
 from tests.engines import ENGINES, Input, run_on
 from tests.models.ctc_tiny import ENCODER, FEATURES, LENGTHS, TARGETS, VOCAB, features, label_rows, reference_loss
@@ -231,3 +232,29 @@ def test_scale_without_lm():
 
     with pytest.raises(ValueError, match="AedModel: expected an lm for lm_scale 0.5"):
         _run(func)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_label_noise_in_training_only(train: bool):
+    def run(noise: float) -> np.ndarray:
+        def func(model, x, time, y, labels):
+            model.label_noise = noise
+            return _losses(model, x, time, y, labels)
+
+        return _run(func, train=train, label_smoothing=0.0, specaugment=None)["ce"]
+
+    assert (np.abs(run(0.5) - run(0.0)).max() > 1e-3) == train
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_share_of_noise(engine: str):
+    """on each engine: of many labels, that share is replaced, by all labels alike"""
+
+    def func(y, time):
+        return {"y": (_with_noise(y, share=0.5), [nn.batch_dim, time])}
+
+    labels = np.full((2, 5000), 1, "int32")
+    inputs = {"y": Input(labels, "batch time", sparse="vocab")}
+    noisy = run_on(engine, func, inputs, {"time": [5000, 5000], "vocab": VOCAB}, train=True)["y"]
+    counts = np.bincount(noisy.reshape(-1), minlength=VOCAB) / noisy.size
+    np.testing.assert_allclose(counts, [0.125, 0.625, 0.125, 0.125], atol=0.02)
