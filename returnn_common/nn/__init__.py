@@ -53,3 +53,6 @@ from .stochastic_depth import StochasticDepth as StochasticDepth
 from .stochastic_depth import linear_drop_probs as linear_drop_probs
 from .stochastic_depth import stochastic_depth as stochastic_depth
 from .subsampling import make_conv_subsampling as make_conv_subsampling
+
+# Last: importing our module of the same name has put that into its place.
+from returnn.frontend import scan as scan  # isort: skip
