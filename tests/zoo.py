@@ -36,7 +36,7 @@ from returnn_common.models.features import LogMel
 from returnn_common.models.language_model import LanguageModel
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
-from returnn_common.models.specaugment import SpecAugment
+from returnn_common.models.specaugment import SpecAugment, SpecAugmentPolicy
 from returnn_common.models.transformer import make_transformer
 from tests.zoo_kinds import (
     AUDIO,
@@ -114,6 +114,11 @@ _DECODER = {"num_layers": 1, "model_dim": 8, "num_heads": 2}
 _TRANSFORMER = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
 
 
+def _specaugment(dropout: float) -> SpecAugment | None:
+    """The published policies are for 80 features: of 8 and few frames, they leave nothing."""
+    return SpecAugment(SpecAugmentPolicy(5, 2, 1, 10, 0.2, 1)) if dropout else None
+
+
 def _encoder(features: nn.Dim, dropout: float) -> nn.Module:
     """for the full models"""
     return make_conformer_encoder(features, **{**_CONFORMER, "num_layers": 2}, conv_norm="layer", dropout=dropout)
@@ -123,7 +128,7 @@ def _aed(features: nn.Dim, labels: nn.Dim, dropout: float) -> nn.Module:
     """end of sentence behind the labels"""
     encoder = _encoder(features, dropout)
     decoder = make_transformer_decoder(encoder.out_dim, VOCAB + 1, **_DECODER, dropout=dropout)
-    specaugment = "LD" if dropout else None
+    specaugment = _specaugment(dropout)
     options = {"encoder": encoder, "decoder": decoder, "specaugment": specaugment, "aux_ctc_layers": [1, 2]}
     return make_aed_model(features, labels, **options)
 
@@ -133,7 +138,7 @@ def _aed_from_audio(labels: nn.Dim, dropout: float) -> nn.Module:
     encoder = _encoder(nn.FeatureDim("mel", 8), dropout)
     sizes = {"model_dim": 6, "embed_dim": 4, "att_dim": 5}
     decoder = make_lstm_attention_decoder(encoder.out_dim, labels, **sizes, dropout=dropout)
-    specaugment = "LD" if dropout else None
+    specaugment = _specaugment(dropout)
     return make_aed_model(None, labels, encoder=encoder, decoder=decoder, eos=0, specaugment=specaugment)
 
 
@@ -366,7 +371,7 @@ ZOO = [
             features,
             labels,
             encoder=_encoder(features, dropout),
-            specaugment="LD" if dropout else None,
+            specaugment=_specaugment(dropout),
             aux_layers=[1],
         ),
         no_gradient=_KEYS,
@@ -377,7 +382,7 @@ ZOO = [
         make_ctc_model,
         SPEECH_FROM_AUDIO,
         lambda labels, dropout: make_ctc_model(
-            None, labels, encoder=_encoder(nn.FeatureDim("mel", 8), dropout), specaugment="LD" if dropout else None
+            None, labels, encoder=_encoder(nn.FeatureDim("mel", 8), dropout), specaugment=_specaugment(dropout)
         ),
         variant="audio",
         no_gradient=_KEYS,
