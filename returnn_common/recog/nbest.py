@@ -124,7 +124,8 @@ def read_nbest(path: str | os.PathLike[str]) -> NBest:
 
 def best_texts(nbest: Mapping[str, Sequence[tuple[float, str]]]) -> dict[str, str]:
     """
-    :param nbest: ``{seq_tag: [(score, text), ...]}``, best first
+    :param nbest: ``{seq_tag: [(score, text), ...]}``, best first as the search ranked them: where it normalises by the
+        length, a later score can be the higher one
     :return: ``{seq_tag: text}`` of the first hypotheses. An utterance with an empty list is left out: it has none.
     """
     return {tag: hypotheses[0][1] for tag, hypotheses in nbest.items() if hypotheses}
@@ -150,11 +151,6 @@ def _check_entry(seq_tag: object, hypotheses: object, *, where: str) -> list[tup
         score = float(score)
         if math.isnan(score):
             raise ValueError(f"{where}: score {index} of {seq_tag!r} is NaN, which has no rank")
-        if result and score > result[-1][0]:
-            raise ValueError(
-                f"{where}: hypotheses of {seq_tag!r} are not best first: "
-                f"score {score} at position {index} comes after {result[-1][0]}"
-            )
         result.append((score, str(text)))
     return result
 
