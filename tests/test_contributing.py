@@ -31,7 +31,7 @@ def test_the_example(tmp_path: Path):
     )
     update = re.search(r"`python (-m tests.zoo --update.*?)`", text)[1].split()
     builder = update[-1]
-    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    pytest = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
 
     (tmp_path / path).write_text(module)
     status, output = _run(tmp_path, *pytest, "tests/test_zoo.py", "-k", "public_builder")

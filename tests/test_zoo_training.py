@@ -4,7 +4,9 @@ Each entry of the zoo is trained through ``python -m returnn`` for a few steps, 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +17,28 @@ from returnn_common.training.averaging import read_scores
 from tests.engines import ENGINES
 from tests.engines.server import run_module
 from tests.zoo import ZOO, Entry
-from tests.zoo_kinds import AUDIO, LM, SPECTROGRAM, TEXT_ALONE
+from tests.zoo_kinds import AUDIO, LM, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, TEXT, TEXT_ALONE
 
 CONFIG = str(Path(__file__).with_name("zoo_config.py"))
 # What is only a part of the models' inputs is trained with them.
 TRAINED = [entry for entry in ZOO if entry.kind not in (AUDIO, SPECTROGRAM)]
-# One of each file: the others, with other options of the same modules, are among the slow tests.
+# Of each file one, and on the other engines than PyTorch the full models, which takes up to a minute each; what is left
+# out here, with other parts or options, is among the slow tests.
 _FIRST = {entry.builder.__module__: entry.name for entry in reversed(TRAINED)}
+_FULL = (SPEECH, SPEECH_FROM_AUDIO, TEXT, TEXT_ALONE)
 
 
-def _mark(entry: Entry) -> Any:
-    first = entry.name == _FIRST[entry.builder.__module__]
-    slow = [] if first else [pytest.mark.slow("another entry of the same file is trained anyway")]
-    return pytest.param(entry, id=entry.name, marks=slow)
+def _params() -> Iterator[Any]:
+    for engine, entry in itertools.product(ENGINES, TRAINED):
+        marks = [pytest.mark.xdist_group(f"training-{engine}")]
+        is_first = entry.name == _FIRST[entry.builder.__module__]
+        if not is_first or (engine != "torch" and entry.kind not in _FULL):
+            marks.append(pytest.mark.slow("a minute each, and the full models are trained anyway"))
+        yield pytest.param(engine, entry, id=f"{engine}-{entry.name}", marks=marks)
 
 
-@pytest.mark.parametrize("entry", [_mark(entry) for entry in TRAINED])
-@pytest.mark.parametrize("engine", [pytest.param(e, marks=pytest.mark.xdist_group(f"training-{e}")) for e in ENGINES])
-def test_training_and_recognition(entry: Entry, engine: str, tmp_path: Path):
+@pytest.mark.parametrize("engine, entry", list(_params()))
+def test_training_and_recognition(engine: str, entry: Entry, tmp_path: Path):
     """losses fall, and every sequence gets a hypothesis"""
     options = ["++zoo_entry", entry.name, "++backend", engine]
     run_module(engine, ["returnn", CONFIG, *options, "++task", "train"], cwd=tmp_path)

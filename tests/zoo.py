@@ -200,6 +200,7 @@ ZOO = [
         ),
         full=fast_conformer_l,
         no_gradient=(*_KEYS, "*depthwise_conv.bias"),
+        like=make_fast_conformer_encoder.__name__,
     ),
     *(
         Entry(
@@ -230,7 +231,7 @@ ZOO = [
                 preset, features, builder=make_e_branchformer_encoder, dropout=dropout, layer_drop=dropout
             ),
             full=preset,
-            like=None if preset is e_branchformer_b else e_branchformer_b.__name__,
+            like=make_e_branchformer_encoder.__name__,
         )
         for preset in (e_branchformer_b, e_branchformer_l)
     ),

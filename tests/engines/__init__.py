@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy
 
-from ._common import Input, Job, Output, Result
+from ._common import Input, Job, Output, Result, forget_globals
 
-__all__ = ["ENGINES", "Input", "Output", "Result", "run_on"]
+__all__ = ["ENGINES", "Input", "Output", "Result", "forget_globals", "run_on"]
 
 ENGINES = ("torch", "tensorflow", "tensorflow-net-dict", "jax")
 

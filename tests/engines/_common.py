@@ -180,6 +180,13 @@ def _call_by_name(func: Callable, values: Mapping[str, Any]):
     return func(**{name: values[name] for name in names if name in values})
 
 
+def forget_globals():
+    """For a test that makes an engine of RETURNN's in this process, as if no test had been before it."""
+    BehaviorVersion._reset()
+    run_ctx.reset_run_ctx()
+    _reset_batch_dim()
+
+
 def _reset_batch_dim():
     batch_dim.reset_batch_and_raw()
     batch_dim.dyn_size_ext = None

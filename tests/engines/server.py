@@ -49,6 +49,7 @@ class _Server:
     def __init__(self, engine: str):
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {**os.environ, "DISABLE_CUDA": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling takes longer than what is compiled
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.engines.server", engine],
             stdin=subprocess.PIPE,

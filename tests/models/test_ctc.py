@@ -77,15 +77,6 @@ def test_impossible_utterances_change_no_gradient():
         np.testing.assert_allclose(grad[rest] if name == "x" else grad, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("engine", ENGINES[1:])
-def test_engines_agree_in_value_and_gradient(engine: str):
-    expected, result = on_engine("torch"), on_engine(engine)
-    for name in expected.outputs:
-        np.testing.assert_allclose(result[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
-    for name, grad in expected.grads.items():
-        np.testing.assert_allclose(result.grads[name], grad, rtol=1e-3, atol=2e-4, err_msg=name)
-
-
 def test_gradients_reach_every_parameter():
     grads = on_engine("torch").grads
     assert {"aux_outputs.0.weight", "output.bias"} < set(grads)

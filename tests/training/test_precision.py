@@ -13,6 +13,7 @@ from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.encoder.transformer import make_transformer_encoder
 from returnn_common.training import train_step
 from returnn_common.training.precision import mixed_precision
+from tests.engines import forget_globals
 
 NUM_EPOCHS = 6
 
@@ -50,6 +51,7 @@ def _train(precision: str, monkeypatch) -> tuple[list[float], dict[str, np.ndarr
     from returnn.datasets import init_dataset
     from returnn.torch.engine import Engine
 
+    forget_globals()
     products, normalised = set(), set()
     log_softmax = torch.nn.functional.log_softmax
 

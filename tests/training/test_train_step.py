@@ -12,6 +12,7 @@ from returnn.tensor import Dim, Tensor, TensorDict
 
 from returnn_common import nn
 from returnn_common.training import train_step
+from tests.engines import forget_globals
 
 torch = pytest.importorskip("torch")
 
@@ -158,6 +159,7 @@ def _trained_weight(**options) -> float:
     from returnn.datasets import init_dataset
     from returnn.torch.engine import Engine
 
+    forget_globals()
     rows = [np.random.default_rng(i).normal(size=n).astype("float32") for i, n in enumerate(LENGTHS)]
     targets = [np.zeros(n, "int32") for n in NUM_LABELS]
     model = Model()
