@@ -188,5 +188,8 @@ def forget_globals():
 
 
 def _reset_batch_dim():
+    """Its sizes, masks, capacity, results of dim math, and what has been declared to be the same."""
     batch_dim.reset_batch_and_raw()
-    batch_dim.dyn_size_ext = None
+    fresh = Dim(None, name=batch_dim.name, kind=Dim.Types.Batch)
+    for name in Dim.__slots__:
+        setattr(batch_dim, name, getattr(fresh, name))
