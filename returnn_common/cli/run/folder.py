@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import CommandError
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "read_json"]
 
 _OURS = ("lock", ".run.json.part")  # what a call that was killed at once may have left
 _SECONDS_FOR_LEFTOVERS = 10.0  # processes of a run that was killed end by themselves within this time
@@ -95,8 +95,8 @@ class RunFolder:
                 )
 
     def _begin(self, settings: dict[str, Any], *, config: str):
-        before = _read_json(self.path / "run.json")
-        self._state = _read_json(self.path / "state.json") or {}
+        before = read_json(self.path / "run.json")
+        self._state = read_json(self.path / "state.json") or {}
         if before is not None:
             changed = self.config.is_file() and self.config.read_text("utf8") != config
             differing = _differences(before, settings) + ["the recipe's file has changed"] * changed
@@ -171,7 +171,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """
+    :return: the dict in a file; None: there is no such file
+    :raises CommandError: if something else is in it
+    """
     try:
         content = json.loads(path.read_text("utf8"))
     except FileNotFoundError:
