@@ -5,15 +5,14 @@ The command ``returnn-common checkpoint``: shows, converts and averages checkpoi
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from .errors import CommandError
+from .quiet import stderr_to
 from .recipes import find_recipe
 
 __all__ = ["add_parser", "main"]
@@ -95,7 +94,7 @@ def _show(args: argparse.Namespace):
     """Parameters of a checkpoint; without a terminal, as lines of fields separated by tabs."""
     from ..training.convert import read_parameters
 
-    with _quiet():
+    with stderr_to():
         parameters = read_parameters(args.checkpoint)
     rows = [(name, list(value.shape), parameters.dtypes[name]) for name, value in sorted(parameters.values.items())]
     sizes = {name: value.size for name, value in parameters.values.items()}
@@ -135,13 +134,20 @@ def _print_tables(console: Any, rows: list[tuple[str, ...]], totals: list[tuple[
 
 def _convert(args: argparse.Namespace):
     from ..training.convert import convert_checkpoint
+    from .run.recipe import load_recipe, parse_settings
+    from .run_model import make_model
 
     if args.set and args.recipe is None:
         raise CommandError("--set needs --recipe")
     _check_installed(args.to)
     _check_free(args.out, backend=args.to, force=args.force)
-    model = None if args.recipe is None else _make_model(args.recipe, args.set)
-    with _quiet():
+    model = None
+    if args.recipe is not None:
+        _check_installed("torch")
+        path = find_recipe(args.recipe)
+        options = parse_settings(args.set, load_recipe(path).defaults)
+        model = make_model(path, {key: str(value) for key, value in options.items()}).model
+    with stderr_to():
         out = convert_checkpoint(args.checkpoint, args.out, backend=args.to, model=model)
     print(out)
 
@@ -152,7 +158,7 @@ def _average(args: argparse.Namespace):
     from ..training.checkpoints import find_checkpoint
 
     _check_free(args.out, backend=find_checkpoint(args.checkpoint[0])[0], force=args.force)
-    with _quiet():
+    with stderr_to():
         out = average_checkpoints(args.checkpoint, args.out)
     print(out)
 
@@ -169,50 +175,3 @@ def _check_free(out: str, *, backend: str, force: bool):
     path = strip_suffix(out) + _SUFFIXES[backend]
     if os.path.exists(path) and not force:
         raise CommandError(f"{path} is there already; choose another name, or --force")
-
-
-def _make_model(name: str, settings: list[str]) -> Any:
-    """
-    :param name: of a recipe, or its path
-    :param settings: its options, each as ``OPTION=VALUE``
-    :return: its model, on the PyTorch backend
-    :raises CommandError: if the recipe fails or has no ``get_model``
-    """
-    import returnn.frontend as rf
-    from returnn.config import Config, global_config_ctx
-    from returnn.util.basic import BehaviorVersion
-
-    from .run.recipe import load_recipe, parse_settings
-
-    _check_installed("torch")
-    path = find_recipe(name)
-    options = parse_settings(settings, load_recipe(path).defaults)
-    config = Config()
-    config.dict = {key: [str(value)] for key, value in options.items()}
-    namespace: dict[str, Any] = {"__file__": str(path), "__name__": "recipe", "config": config}
-    try:
-        with global_config_ctx(config):
-            exec(compile(path.read_text("utf8"), str(path), "exec"), namespace)
-            if not callable(namespace.get("get_model")):
-                raise CommandError(f"recipe {path}: expected a function get_model")
-            # Some of RETURNN's modules have other parameters by default in newer versions.
-            BehaviorVersion.set_min_behavior_version(namespace.get("behavior_version", 0))
-            rf.select_backend_torch()
-            return namespace["get_model"](epoch=1, step=0)
-    except CommandError:
-        raise
-    except Exception as error:
-        raise CommandError(f"recipe {path}: {type(error).__name__}: {error}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Drops what TensorFlow tells on stderr, past Python, about GPUs that it has not found."""
-    before = os.dup(2)
-    try:
-        with open(os.devnull, "ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)

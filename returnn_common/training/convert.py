@@ -26,7 +26,7 @@ from .checkpoints import (
     write_checkpoint,
 )
 
-__all__ = ["BACKENDS", "Parameters", "convert_checkpoint", "read_parameters"]
+__all__ = ["BACKENDS", "Parameters", "convert_checkpoint", "load_checkpoint", "read_parameters"]
 
 BACKENDS = ("torch", "tensorflow", "tensorflow-net-dict", "jax")
 
@@ -127,6 +127,26 @@ def read_parameters(path: str | os.PathLike[str]) -> Parameters:
     )
 
 
+def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Parameters:
+    """
+    Give a model, on PyTorch or JAX, the parameters of a checkpoint of any engine. Either all get their value or none.
+
+    :param model: its parameters must be those of the checkpoint; one that RETURNN does not need for going on
+        (``non_critical_for_restore``) and that is not there keeps its value
+    :param path: checkpoint, with or without suffix
+    :return: what was read, under the model's names
+    :raise FileNotFoundError: there is no checkpoint
+    :raise ValueError: it can't be read, or its parameters are not those of ``model`` (the message names them)
+    """
+    parameters = _fit_to_model(
+        read_parameters(path), model, path=os.fspath(path), all_names=False, owner="load_checkpoint"
+    )
+    for name, param in model.named_parameters():
+        if name in parameters.values:
+            param.initial = numpy.asarray(parameters.values[name]).astype(param.dtype)
+    return parameters
+
+
 def _make_checkpoint(parameters: Parameters, *, backend: str, engine: str) -> Checkpoint:
     step, epoch = parameters.step, parameters.epoch
     values = parameters.values
@@ -199,8 +219,11 @@ def _epoch_from_name(path: str | os.PathLike[str]) -> int | None:
     return int(match.group(1)) or None if match else None
 
 
-def _fit_to_model(parameters: Parameters, model: nn.Module, *, path: str, all_names: bool) -> Parameters:
+def _fit_to_model(
+    parameters: Parameters, model: nn.Module, *, path: str, all_names: bool, owner: str = "convert_checkpoint"
+) -> Parameters:
     """
+    :param owner: whose argument the model is, for the message
     :param all_names: a tied parameter under each of its names, else under the first
     :return: the same parameters, under the model's names
     :raise ValueError: if they are not the model's
@@ -220,7 +243,7 @@ def _fit_to_model(parameters: Parameters, model: nn.Module, *, path: str, all_na
         found[first] = str(list(value.shape))
     differences = compare_parameters(found, expected, a_name=path, b_name="the model")
     if differences:
-        raise ValueError(f"convert_checkpoint: parameters differ: {differences}")
+        raise ValueError(f"{owner}: parameters differ: {differences}")
     names = aliases if all_names else {name: name for name in first_names.values()}
     sources = {name: sources[first] for name, first in names.items() if first in sources}
     return Parameters(

@@ -16,7 +16,7 @@ from returnn_common import nn
 from returnn_common.training import convert_checkpoint
 from returnn_common.training.averaging import read_scores
 from returnn_common.training.checkpoints import read_checkpoint
-from returnn_common.training.convert import BACKENDS, read_parameters
+from returnn_common.training.convert import BACKENDS, load_checkpoint, read_parameters
 
 ROOT = Path(returnn_common.__file__).resolve().parents[1]
 SUFFIXES = {
@@ -178,6 +178,24 @@ def test_tied_parameters(model, tmp_path):
     assert set(read_parameters(tmp_path / "u").values) == {"first.weight", "first.bias", "prior"}
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_into_a_model(model, backend, tmp_path):
+    """tied parameters under any of their names; what may be missing keeps its value"""
+    weight, bias = numpy.arange(6.0).reshape(3, 2).astype("float32"), numpy.array([7.0, 8.0], "float32")
+    model.prior.initial = 5.0
+    names = ["first.weight", "second.weight"] if backend == "torch" else ["second.weight"]
+    _write(backend, tmp_path / "m.003", {"first.bias": bias, **dict.fromkeys(names, weight)})
+    parameters = load_checkpoint(model, tmp_path / "m.003")
+    assert (parameters.backend, parameters.step, sorted(parameters.values)) == (
+        backend,
+        70,
+        ["first.bias", "first.weight"],
+    )
+    for param, value in [(model.first.weight, weight), (model.second.weight, weight), (model.first.bias, bias)]:
+        numpy.testing.assert_array_equal(param.raw_tensor.detach().numpy(), value)
+    assert (model.prior.raw_tensor == 5.0).all()
+
+
 @pytest.mark.parametrize(
     "params, message",
     [
@@ -195,6 +213,10 @@ def test_checkpoint_of_another_model(model, params, message, tmp_path):
     _write("torch", tmp_path / "m", {name: numpy.zeros(shape, "float32") for name, shape in params.items()})
     with pytest.raises(ValueError, match=f"convert_checkpoint: parameters differ: .*{message}"):
         convert_checkpoint(tmp_path / "m", tmp_path / "out", backend="torch", model=model)
+    before = model.first.weight.raw_tensor.clone()
+    with pytest.raises(ValueError, match=f"load_checkpoint: parameters differ: .*{message}"):
+        load_checkpoint(model, tmp_path / "m")
+    assert (model.first.weight.raw_tensor == before).all()
     assert os.listdir(tmp_path) == ["m.pt"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import CommandError
 
-__all__ = ["BACKENDS", "RUN_OPTIONS", "Recipe", "load_recipe", "parse_settings"]
+__all__ = ["BACKENDS", "RUN_OPTIONS", "Recipe", "describe_recipe", "execute_recipe", "load_recipe", "parse_settings"]
 
 # Backend -> the package that it needs.
 BACKENDS = {"torch": "torch", "tensorflow": "tensorflow", "tensorflow-net-dict": "tensorflow", "jax": "jax"}
@@ -64,17 +64,16 @@ class Recipe:
         return list(dict.fromkeys([*self.dataset.dev_splits, *self.dataset.test_splits]))
 
 
-def load_recipe(path: Path, *, options: Mapping[str, str] | None = None) -> Recipe:
+def execute_recipe(path: Path, *, options: Mapping[str, str] | None = None) -> tuple[Any, dict[str, Any]]:
     """
     Runs the file as RETURNN would do it with ``++NAME VALUE`` for each of the options.
 
     :param path: the file
     :param options: as text, by name
-    :raises CommandError: if the file fails, or has no ``options``, ``dataset`` or ``num_epochs``
+    :return: RETURNN's config, which has only these options, and the file's globals
+    :raises CommandError: if the file fails
     """
     from returnn.config import Config, global_config_ctx
-
-    from ...config import Options
 
     config = Config()
     config.dict = {name: [value] for name, value in (options or {}).items()}
@@ -84,6 +83,27 @@ def load_recipe(path: Path, *, options: Mapping[str, str] | None = None) -> Reci
             exec(compile(path.read_text("utf8"), str(path), "exec"), namespace)
     except (Exception, SystemExit) as error:
         raise CommandError(f"recipe {path}: {type(error).__name__}: {error}") from error
+    return config, namespace
+
+
+def load_recipe(path: Path, *, options: Mapping[str, str] | None = None) -> Recipe:
+    """
+    :param path: the file, see :func:`execute_recipe`
+    :param options: as text, by name
+    :raises CommandError: if the file fails, or has no ``options``, ``dataset`` or ``num_epochs``
+    """
+    _, namespace = execute_recipe(path, options=options)
+    return describe_recipe(path, namespace)
+
+
+def describe_recipe(path: Path, namespace: Mapping[str, Any]) -> Recipe:
+    """
+    :param path: the file
+    :param namespace: its globals
+    :raises CommandError: if there is no ``options``, ``dataset`` or ``num_epochs``
+    """
+    from ...config import Options
+
     kinds = {"options": Options, "dataset": object, "num_epochs": int}
     for name, kind in kinds.items():
         if namespace.get(name) is None or not isinstance(namespace[name], kind):

@@ -4,15 +4,13 @@ The stages of a run. Each one does nothing where the run's folder says that it i
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import CommandError
+from ..quiet import stderr_to
 from .distributed import Processes, failure
 from .folder import RunFolder
 from .log import parse_num_parameters
@@ -224,25 +222,12 @@ def average(run: Run) -> Path:
     last = run.recipe.num_epochs
     epochs = range(last - run.recipe.num_average + 1, last + 1)
     try:
-        with _stderr_to(run.folder.checkpoints / "average.log"):
+        with stderr_to(run.folder.checkpoints / "average.log"):
             average_checkpoints([run.folder.checkpoints / f"epoch.{epoch:03d}" for epoch in epochs], out)
     except (ValueError, OSError) as error:
         raise CommandError(str(error), exit_status=1) from error
     run.folder.update(averaged=True)
     return out
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Of the whole process: TensorFlow tells at length, past Python, that it has found no GPU."""
-    before = os.dup(2)
-    try:
-        with open(path, "ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def recognise(run: Run, data: Path | None, checkpoint: Path):
