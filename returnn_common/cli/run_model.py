@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +15,10 @@ from typing import Any
 
 from .errors import CommandError
 from .quiet import stderr_to
-from .run.folder import RunFolder
+from .run.finished import TrainedRun, choose_checkpoint, load_run
 from .run.recipe import Recipe, describe_recipe, execute_recipe
 
-__all__ = ["RunModel", "choose_device", "find_run_checkpoint", "load_run_model", "make_model"]
+__all__ = ["RunModel", "choose_device", "load_run_model", "make_model"]
 
 _BACKEND = "torch"
 
@@ -34,7 +32,7 @@ class RunModel:
     :param config: RETURNN's, with the recipe's globals
     :param model: what the recipe's ``get_model`` returns
     :param device: of PyTorch
-    :param folder: of the run; None: the model is not trained
+    :param run: from whose folder it is; None: the model is not trained
     :param checkpoint: from which its parameters are
     """
 
@@ -42,8 +40,8 @@ class RunModel:
     config: Any
     model: Any
     device: str
-    folder: RunFolder | None = None
-    checkpoint: str | None = None
+    run: TrainedRun | None = None
+    checkpoint: Path | None = None
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
@@ -63,33 +61,29 @@ class RunModel:
                 run_ctx.reset_run_ctx()
 
 
-def load_run_model(path: str | os.PathLike[str], *, checkpoint: str | None = None, device: str = "cpu") -> RunModel:
+def load_run_model(out: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> RunModel:
     """
-    :param path: folder of a run
-    :param checkpoint: name in the run's ``checkpoints``, such as epoch.004, or a path; None: the averaged one, with
-        which a run ends
+    :param out: folder of a run
+    :param checkpoint: see :func:`choose_checkpoint`
     :param device: of PyTorch
     :raises CommandError: if the folder is none of a run, PyTorch is not installed, the recipe fails, or there is no
         checkpoint of its model
     """
-    folder = RunFolder(Path(path))
-    asked = _read_settings(folder)
-    options = {name: str(value) for name, value in asked.get("options", {}).items()}
-    corpus = folder.data.resolve() if folder.data.is_dir() else asked.get("corpus")
-    if corpus is not None:
-        options["corpus"] = str(corpus)
-    made = make_model(folder.config, options, device=device)
-    found = find_run_checkpoint(folder, checkpoint, num_epochs=made.recipe.num_epochs)
     from ..training.convert import load_checkpoint
 
+    run = load_run(out, backend=_BACKEND)
+    found = choose_checkpoint(run, checkpoint)
+    data = run.folder.data if run.folder.data.is_dir() else run.corpus
+    options = {**run.settings, **({} if data is None else {"corpus": str(data)})}
+    made = make_model(run.folder.config, options, device=device)
     try:
         with stderr_to():
             load_checkpoint(made.model, found)
     except (ValueError, OSError) as error:
-        raise CommandError(f"{folder.path}: {' '.join(str(error).split())}") from error
+        raise CommandError(f"{out}: {' '.join(str(error).split())}") from error
     except ImportError as error:
         raise CommandError(f"checkpoint {found}: {error}: its engine is not installed") from error
-    return replace(made, folder=folder, checkpoint=found)
+    return replace(made, run=run, checkpoint=found)
 
 
 def make_model(path: Path, options: Mapping[str, str], *, device: str = "cpu") -> RunModel:
@@ -124,39 +118,6 @@ def make_model(path: Path, options: Mapping[str, str], *, device: str = "cpu") -
     return RunModel(recipe, config, model, device)
 
 
-def find_run_checkpoint(folder: RunFolder, name: str | None, *, num_epochs: int) -> str:
-    """
-    :param folder: of the run
-    :param name: see :func:`load_run_model`
-    :param num_epochs: of the run
-    :return: path of the checkpoint
-    :raises CommandError: if there is none
-    """
-    from ..training.checkpoints import find_checkpoint, strip_suffix
-
-    candidates = [folder.checkpoints / f"average.{num_epochs:03d}"]
-    if name is not None:
-        candidates = [folder.checkpoints / name, Path(name)]
-    for candidate in candidates:
-        try:
-            find_checkpoint(candidate)
-            return str(candidate)
-        except FileNotFoundError:
-            continue
-        except ValueError as error:
-            raise CommandError(str(error)) from error
-    markers = (".pt", ".index", ".orbax")
-    files = folder.checkpoints.iterdir() if folder.checkpoints.is_dir() else []
-    found = {strip_suffix(file.name) for file in files if file.name.endswith(markers) and ".opt." not in file.name}
-    there = f"there are {', '.join(sorted(found))}" if found else "there are none"
-    if name is None:
-        raise CommandError(
-            f"{folder.path}: no checkpoint {candidates[0].name}, so that the run has not ended: give it with"
-            f" 'returnn-common run' the time, or choose one by --checkpoint: {there}"
-        )
-    raise CommandError(f"--checkpoint {name}: no such checkpoint, nor one in {folder.checkpoints}: {there}")
-
-
 def choose_device(name: str | None) -> str:
     """
     :param name: of PyTorch, such as cpu, cuda, cuda:1; None: a GPU if PyTorch finds one
@@ -171,23 +132,3 @@ def choose_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without CUDA
         raise CommandError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
-
-
-def _read_settings(folder: RunFolder) -> dict[str, Any]:
-    if not folder.path.exists():
-        raise CommandError(f"{folder.path}: no such folder")
-    if not folder.path.is_dir():
-        raise CommandError(f"{folder.path}: expected the folder of a run, but it is a file")
-    settings = folder.path / "run.json"
-    if not settings.is_file() or not folder.config.is_file():
-        raise CommandError(
-            f"{folder.path}: expected the folder of a run (returnn-common run RECIPE --out DIR), but it has no "
-            f"{'run.json' if not settings.is_file() else folder.config.name}"
-        )
-    try:
-        content = json.loads(settings.read_text("utf8"))
-    except ValueError as error:
-        raise CommandError(f"{settings} is damaged: {error}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("options", {}), dict):
-        raise CommandError(f"{settings} is damaged: expected a dict with options, got {content!r:.50}")
-    return content

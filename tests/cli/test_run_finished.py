@@ -44,6 +44,16 @@ def test_checkpoints(which: str | None, name: str, finished: Path):
     assert choose_checkpoint(load_run(finished), which) == finished / "checkpoints" / name
 
 
+def test_path_of_a_checkpoint(finished: Path):
+    run, path = load_run(finished), finished / "checkpoints" / "epoch.001"
+    assert choose_checkpoint(run, str(path)) == path
+    (path.with_suffix(".001.orbax")).mkdir()
+    with pytest.raises(CommandError, match=r"--checkpoint .*epoch.001: .* is ambiguous, there is one of each of torch"):
+        choose_checkpoint(run, str(path))
+    assert str(choose_checkpoint(run, f"{path}.pt")) == f"{path}.pt"
+    (path.with_suffix(".001.orbax")).rmdir()
+
+
 def test_a_training_that_goes_on(finished: Path, tmp_path: Path):
     out = tmp_path / "out"
     shutil.copytree(finished, out)
@@ -53,7 +63,7 @@ def test_a_training_that_goes_on(finished: Path, tmp_path: Path):
     for which, message in [
         ("average", r"--checkpoint average: the run .*out has not come so far"),
         ("3", r"--checkpoint 3: .*checkpoints has epochs 1, 2"),
-        ("best", "--checkpoint best: expected average, last or the number of an epoch"),
+        ("best", "--checkpoint best: expected average, last, the number of an epoch, or the path of a checkpoint"),
     ]:
         with pytest.raises(CommandError, match=message):
             choose_checkpoint(run, which)

@@ -28,7 +28,7 @@ def make_run_folder(
     :param options: of the recipe
     :param seed: of the random parameters
     :param change: called with the parameters (PyTorch's tensors by name), to set some
-    :return: the model whose parameters are in the averaged checkpoint
+    :return: the model whose parameters are in its averaged checkpoint, the only one
     """
     import torch
 

@@ -65,18 +65,24 @@ def list_epochs(run: TrainedRun) -> list[int]:
 
 def choose_checkpoint(run: TrainedRun, which: str | None = None) -> Path:
     """
-    :param which: "average", "last" or the number of an epoch; None: the average of the run's last epochs if it is
-        there, else the last epoch
-    :return: the checkpoint, without suffix
+    :param which: "average", "last", the number of an epoch, or the path of any checkpoint; None: the average of the
+        run's last epochs if it is there, else the last epoch
+    :return: the checkpoint; without suffix, unless it is a path that was given with one
     :raises CommandError: if there is none
     """
     from ...training.checkpoints import find_checkpoint
 
     folder, epochs = run.folder.checkpoints, list_epochs(run)
     if which not in (None, "average", "last") and not which.isdecimal():
-        raise CommandError(f"--checkpoint {which}: expected average, last or the number of an epoch")
-    if not epochs:
-        raise CommandError(f"{run.folder.path}: there is no checkpoint, its training has not finished an epoch")
+        try:
+            find_checkpoint(which)
+            return Path(which)
+        except FileNotFoundError:
+            raise CommandError(
+                f"--checkpoint {which}: expected average, last, the number of an epoch, or the path of a checkpoint"
+            ) from None
+        except ValueError as error:
+            raise CommandError(f"--checkpoint {which}: {error}") from None
     average = folder / f"average.{run.recipe.num_epochs:03d}"
     if which in (None, "average"):
         try:
@@ -85,6 +91,8 @@ def choose_checkpoint(run: TrainedRun, which: str | None = None) -> Path:
         except FileNotFoundError:
             if which:
                 raise CommandError(f"--checkpoint average: the run {run.folder.path} has not come so far") from None
+    if not epochs:
+        raise CommandError(f"{run.folder.path}: there is no checkpoint, its training has not finished an epoch")
     epoch = epochs[-1] if which in (None, "last") else int(which)
     if epoch not in epochs:
         raise CommandError(f"--checkpoint {which}: {folder} has epochs {', '.join(map(str, epochs))}")
