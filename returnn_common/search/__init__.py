@@ -4,6 +4,7 @@ Search: from log probabilities and scorers to the best label sequences.
 Implemented on RETURNN's frontend, batched. The result is always :class:`Hypotheses`.
 """
 
+from .alignment import Alignment, ctc_align
 from .beam_search import beam_search
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .hypotheses import Hypotheses
@@ -11,11 +12,13 @@ from .rescoring import rescore, score_labels
 from .scorers import DecoderScorer, Scorer, combine
 
 __all__ = [
+    "Alignment",
     "DecoderScorer",
     "Hypotheses",
     "Scorer",
     "beam_search",
     "combine",
+    "ctc_align",
     "ctc_beam_search",
     "ctc_greedy_search",
     "rescore",

@@ -15,6 +15,7 @@ from .. import nn
 __all__ = [
     "IMPOSSIBLE",
     "NEG",
+    "check_ctc_log_probs",
     "check_index",
     "check_int",
     "plain",
@@ -78,3 +79,27 @@ def check_index(name: str, what: str, value: Any, dim: nn.Dim):
     size = dim.dimension or 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
         raise ValueError(f"{name}: {what}, expected an index from 0 to {size - 1} of {dim}, got {value!r}")
+
+
+def check_ctc_log_probs(name: str, log_probs: nn.Tensor, *, spatial_dim: nn.Dim, blank: int) -> nn.Dim:
+    """
+    :param log_probs: {batch, spatial, labels and blank}
+    :return: dim of labels and blank: the feature dim, or the only static dim beside the batch dim
+    :raise ValueError, TypeError: there is none, or another argument doesn't fit
+    """
+    if not isinstance(log_probs, nn.Tensor):
+        raise TypeError(f"{name}: log_probs, expected a Tensor, got {type(log_probs).__name__}")
+    if not log_probs.dtype.startswith(("float", "bfloat")):
+        raise TypeError(f"{name}: log_probs, expected a float tensor, got {log_probs.dtype}")
+    if spatial_dim not in log_probs.dims:
+        raise ValueError(f"{name}: log_probs, expected a tensor with {spatial_dim}, got {log_probs}")
+    vocab_dim = log_probs.feature_dim
+    if vocab_dim is None or vocab_dim == spatial_dim:
+        static = [d for d in log_probs.dims if d != spatial_dim and d.dimension is not None and not d.is_batch_dim()]
+        if len(static) != 1:
+            raise ValueError(f"{name}: log_probs, expected a feature dim or one static dim, got {log_probs}")
+        vocab_dim = static[0]
+    size = vocab_dim.dimension or 0
+    if not 0 <= blank < size:
+        raise ValueError(f"{name}: blank, expected an index from 0 to {size - 1} of {vocab_dim}, got {blank}")
+    return vocab_dim

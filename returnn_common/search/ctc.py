@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
+from ._common import check_ctc_log_probs
 from ._ctc_prefix_beam import PrefixBeamSearch
 from .hypotheses import Hypotheses
 
@@ -126,21 +127,8 @@ def _check(
     name: str, log_probs: nn.Tensor, spatial_dim: nn.Dim, blank: int, labels_dim: nn.Dim | None
 ) -> tuple[nn.Dim, nn.Dim]:
     """:return: V, and the sparse dim of the labels"""
-    if not isinstance(log_probs, nn.Tensor):
-        raise TypeError(f"{name}: log_probs, expected a Tensor, got {type(log_probs).__name__}")
-    if not log_probs.dtype.startswith(("float", "bfloat")):
-        raise TypeError(f"{name}: log_probs, expected a float tensor, got {log_probs.dtype}")
-    if spatial_dim not in log_probs.dims:
-        raise ValueError(f"{name}: log_probs, expected a tensor with {spatial_dim}, got {log_probs}")
-    vocab_dim = log_probs.feature_dim
-    if vocab_dim is None or vocab_dim == spatial_dim:
-        static = [d for d in log_probs.dims if d != spatial_dim and d.dimension is not None and not d.is_batch_dim()]
-        if len(static) != 1:
-            raise ValueError(f"{name}: log_probs, expected a feature dim or one static dim, got {log_probs}")
-        vocab_dim = static[0]
+    vocab_dim = check_ctc_log_probs(name, log_probs, spatial_dim=spatial_dim, blank=blank)
     size = vocab_dim.dimension or 0
-    if not 0 <= blank < size:
-        raise ValueError(f"{name}: blank, expected an index from 0 to {size - 1} of {vocab_dim}, got {blank}")
     if labels_dim is None:
         return vocab_dim, vocab_dim
     if labels_dim.dimension != size and not (labels_dim.dimension == size - 1 and blank == size - 1):
