@@ -7,5 +7,16 @@ from __future__ import annotations
 from .nbest import read_nbest, write_nbest
 from .recog_step import RecogCallback, recog_callback, recog_step
 from .scoring import score_wer
+from .times import WordTime, frame_shift, word_times
 
-__all__ = ["recog_step", "recog_callback", "RecogCallback", "read_nbest", "write_nbest", "score_wer"]
+__all__ = [
+    "recog_step",
+    "recog_callback",
+    "RecogCallback",
+    "read_nbest",
+    "write_nbest",
+    "score_wer",
+    "WordTime",
+    "frame_shift",
+    "word_times",
+]
