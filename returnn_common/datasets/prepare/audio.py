@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ..audio import (
+    MAX_SAMPLES,
+    SAMPLE_RATE,
+    BrokenAudioError,
+    EmptyAudioError,
+    check_container,
+    mix_down,
+    quantize,
+    stated_flac_digest,
+)
+
 __all__ = ["BrokenAudioError", "ConvertedAudio", "EmptyAudioError", "convert_recording"]
-
-SAMPLE_RATE = 16_000
-_MAX_SAMPLES = 2**40
-
-
-class BrokenAudioError(ValueError):
-    """A recording that cannot be decoded, is cut off, or has samples that are no numbers."""
-
-
-class EmptyAudioError(ValueError):
-    """A recording without samples."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ def convert_recording(path: Path) -> ConvertedAudio:
     content = path.read_bytes()
     if not content:
         raise EmptyAudioError("the file is empty")
-    _check_container_complete(content)
+    check_container(content[:12], tail=content, size=len(content))
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             rate, declared, container, subtype = file.samplerate, file.frames, file.format, file.subtype
             dtype = "int16" if subtype == "PCM_16" else "float64"
-            if declared > _MAX_SAMPLES:  # how libsndfile gives the length of a FLAC stream that states none
+            if declared > MAX_SAMPLES:
                 raise BrokenAudioError("its header does not state its length (encode it again)")
             samples = file.read(dtype=dtype, always_2d=True)
     except (soundfile.SoundFileError, RuntimeError) as error:
@@ -92,39 +92,15 @@ def _to_16khz_mono(samples: np.ndarray, *, rate: int) -> np.ndarray:
     """
     if rate == SAMPLE_RATE and samples.shape[1] == 1 and samples.dtype == np.int16:
         return samples[:, 0]
-    scaled = samples.astype("float64") * (1.0 if samples.dtype == np.int16 else 2.0**15)
-    mono = scaled.mean(axis=1)
+    mono = mix_down(samples)
     if rate != SAMPLE_RATE:
         import soxr
 
         mono = soxr.resample(mono, rate, SAMPLE_RATE, quality="HQ")
-    return np.clip(np.rint(mono), -(2**15), 2**15 - 1).astype("int16")
-
-
-def _check_container_complete(content: bytes):
-    """
-    libsndfile reads WAV and Ogg files that were cut off as if they ended there; their containers tell.
-    """
-    if content[:4] == b"RIFF" and len(content) >= 8:
-        size = int.from_bytes(content[4:8], "little")
-        # 0 and 2**32 - 1 stand for an unknown size, as programs write that cannot seek.
-        if size not in (0, 2**32 - 1) and size + 8 > len(content) + 1:  # some leave out the last padding byte
-            raise BrokenAudioError(f"cut off: {size + 8} bytes declared, {len(content)} present")
-    elif content[:4] == b"OggS":
-        last_page = content.rfind(b"OggS")
-        header = content[last_page : last_page + 27]
-        num_segments = header[26] if len(header) == 27 else 0
-        table = content[last_page + 27 : last_page + 27 + num_segments]
-        complete = len(header) == 27 and len(content) >= last_page + 27 + num_segments + sum(table)
-        if not complete or not header[5] & 4:  # flag of the last page of a stream, RFC 3533
-            raise BrokenAudioError("cut off: the Ogg stream has no end")
+    return quantize(mono)
 
 
 def _check_flac_digest(content: bytes, samples: np.ndarray):
-    """FLAC files hold the MD5 of their samples (RFC 9639, section 8.2), unless it is zero."""
-    start = content.find(b"fLaC")
-    digest = content[start + 26 : start + 42]
-    if start < 0 or not any(digest):
-        return
-    if hashlib.md5(samples.astype("<i2").tobytes()).digest() != digest:
+    stated = stated_flac_digest(content)
+    if stated is not None and hashlib.md5(samples.astype("<i2").tobytes()).digest() != stated:
         raise BrokenAudioError("damaged: its samples do not have the checksum that it states")
