@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import DecoderScorer, Hypotheses, beam_search, combine
+from ..search import Alignment, DecoderScorer, Hypotheses, beam_search, combine, ctc_align
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
 from .specaugment import SpecAugment
@@ -69,6 +69,7 @@ class AedModel(nn.Module):
         self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
         self.label_smoothing = label_smoothing
         self.label_noise = label_noise
+        self.can_align = bool(self.aux_ctc_layers)
 
     def encode(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
@@ -120,6 +121,44 @@ class AedModel(nn.Module):
                 blank_index=self.blank_index,
             ),
         }
+
+    def ctc_log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: see :func:`encode`
+        :return: log probabilities of the CTC head on the last one of its layers, ``{batch, time', labels + blank}``,
+            and the dim time'
+        :raises ValueError: if there is no CTC head
+        """
+        if not self.aux_ctc_layers:
+            raise ValueError("AedModel: expected aux_ctc_layers, for there is no CTC head")
+        collected: dict[str, nn.Tensor] = {}
+        _, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        layer, linear = max(zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True), key=lambda head: head[0])
+        logits = nn.cast(linear(collected[str(layer - 1)]), "float32")
+        return nn.log_softmax(logits, axis=self.labels_dim), spatial_dim
+
+    def align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[Alignment, nn.Dim]:
+        """
+        By the CTC head on the last one of its layers; attention says little about when something is spoken.
+
+        :param source: see :func:`encode`
+        :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
+        :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
+        :raises ValueError: if there is no CTC head
+        """
+        log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+        return (
+            ctc_align(
+                log_probs,
+                spatial_dim=spatial_dim,
+                labels=labels,
+                labels_spatial_dim=labels_spatial_dim,
+                blank=self.blank_index,
+            ),
+            spatial_dim,
+        )
 
     def search(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import nn
-from ..search import Hypotheses, ctc_beam_search, ctc_greedy_search
+from ..search import Alignment, Hypotheses, ctc_align, ctc_beam_search, ctc_greedy_search
 from .features import LogMel
 from .specaugment import SpecAugment
 from .speech import check_layers, choose_front_end, encode
@@ -50,6 +50,7 @@ class CtcModel(nn.Module):
         self.aux_layers = tuple(aux_layers)
         self.aux_scale = aux_scale
         self.aux_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_layers])
+        self.can_align = True
 
     def encode(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
@@ -73,6 +74,26 @@ class CtcModel(nn.Module):
         """
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
         return nn.log_softmax(nn.cast(self.output(encoded), "float32"), axis=self.labels_dim), spatial_dim
+
+    def align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[Alignment, nn.Dim]:
+        """
+        :param source: see :func:`encode`
+        :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
+        :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
+        """
+        log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
+        return (
+            ctc_align(
+                log_probs,
+                spatial_dim=spatial_dim,
+                labels=labels,
+                labels_spatial_dim=labels_spatial_dim,
+                blank=self.blank_index,
+            ),
+            spatial_dim,
+        )
 
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
