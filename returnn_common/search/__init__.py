@@ -5,9 +5,11 @@ Implemented on RETURNN's frontend, batched. The result is always :class:`Hypothe
 """
 
 from .alignment import Alignment, ctc_align
+from .arpa import NgramModel, read_arpa
 from .beam_search import beam_search
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .hypotheses import Hypotheses
+from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
 from .scorers import DecoderScorer, Scorer, combine
 
@@ -15,12 +17,15 @@ __all__ = [
     "Alignment",
     "DecoderScorer",
     "Hypotheses",
+    "NgramModel",
+    "NgramScorer",
     "Scorer",
     "beam_search",
     "combine",
     "ctc_align",
     "ctc_beam_search",
     "ctc_greedy_search",
+    "read_arpa",
     "rescore",
     "score_labels",
 ]
