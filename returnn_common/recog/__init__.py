@@ -7,7 +7,9 @@ from __future__ import annotations
 from .nbest import read_nbest, write_nbest
 from .recog_step import RecogCallback, recog_callback, recog_step
 from .scoring import score_wer
+from .segments import Segment, split_at_silence
 from .times import WordTime, frame_shift, word_times
+from .transcribe import Transcriber, Transcript
 
 __all__ = [
     "recog_step",
@@ -19,4 +21,8 @@ __all__ = [
     "WordTime",
     "frame_shift",
     "word_times",
+    "Segment",
+    "split_at_silence",
+    "Transcriber",
+    "Transcript",
 ]
