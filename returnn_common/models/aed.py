@@ -12,7 +12,17 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import Alignment, DecoderScorer, Hypotheses, beam_search, combine, ctc_align
+from ..search import (
+    Alignment,
+    CtcPrefixScorer,
+    DecoderScorer,
+    Hypotheses,
+    Scorer,
+    beam_search,
+    combine,
+    ctc_align,
+    ctc_beam_search,
+)
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
 from .specaugment import SpecAugment
@@ -129,13 +139,20 @@ class AedModel(nn.Module):
             and the dim time'
         :raises ValueError: if there is no CTC head
         """
+        _, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
+        return log_probs, spatial_dim
+
+    def _encode_with_ctc(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim
+    ) -> tuple[nn.Tensor, nn.Dim, nn.Tensor]:
+        """:return: as of :func:`encode`, and of :func:`ctc_log_probs`"""
         if not self.aux_ctc_layers:
             raise ValueError("AedModel: expected aux_ctc_layers, for there is no CTC head")
         collected: dict[str, nn.Tensor] = {}
-        _, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
         layer, linear = max(zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True), key=lambda head: head[0])
         logits = nn.cast(linear(collected[str(layer - 1)]), "float32")
-        return nn.log_softmax(logits, axis=self.labels_dim), spatial_dim
+        return encoded, spatial_dim, nn.log_softmax(logits, axis=self.labels_dim)
 
     def align(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
@@ -166,38 +183,110 @@ class AedModel(nn.Module):
         *,
         in_spatial_dim: nn.Dim,
         beam_size: int = 12,
+        ctc_scale: float = 0.0,
+        time_sync: bool = False,
         lm: Any = None,
         lm_scale: float = 0.0,
-        length_exponent: float = 1.0,
+        length_exponent: float | None = None,
+        min_len: int | None = None,
         max_len: int | nn.Tensor | None = None,
     ) -> Hypotheses:
         """
+        Joint search (Watanabe et al. 2017, section "Joint decoding"): the score of a hypothesis is
+        `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob; a part of scale 0 is ignored.
+
         :param source: see :func:`encode`
         :param beam_size: see :func:`beam_search`
+        :param ctc_scale: 0 to 1, share of the CTC head that :func:`ctc_log_probs` takes
+        :param time_sync: False: hypotheses grow label by label (:func:`beam_search`, with :class:`CtcPrefixScorer`).
+            True: frame by frame (:func:`ctc_beam_search`, with the decoder as its scorer), where CTC prunes
         :param lm: a scorer over the decoder's labels, with the same begin and end of sentence
-        :param lm_scale: its weight; with 0, it is ignored
-        :param length_exponent: see :func:`beam_search`
+        :param lm_scale: its weight
+        :param length_exponent: see :func:`beam_search`. None: 1 without CTC, 0 with it, which punishes a wrong length
+        :param min_len: see :func:`beam_search`; None: 0
         :param max_len: labels at most, see :func:`beam_search`; None: as many as the encoder has frames
         :return: labels of ``vocab_dim``
-        :raises ValueError: for a scale without ``lm``, or an ``lm`` with another vocabulary
+        :raises ValueError: for a scale without ``lm`` or CTC head, or out of range, an ``lm`` with another vocabulary,
+            or what ``time_sync`` has no use for
         """
         if lm is None and lm_scale:
             raise ValueError(f"AedModel: expected an lm for lm_scale {lm_scale}")
-        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        if max_len is None:
-            max_len = spatial_dim.get_size_tensor(device=source.device)
-        scorer = DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
-        hypotheses = beam_search(
-            scorer if not lm_scale else combine([(scorer, 1.0), (lm, lm_scale)]),
-            batch_dims=encoded.remaining_dims([spatial_dim, self.encoder.out_dim]),
-            beam_size=beam_size,
-            max_len=max_len,
-            bos=self.bos,
-            eos=self.eos,
-            length_exponent=length_exponent,
-        )
+        check_probability("AedModel", inclusive=True, ctc_scale=ctc_scale)
+        lm_parts = [(lm, lm_scale)] if lm_scale else []
+        if time_sync:
+            lengths = {"length_exponent": length_exponent, "min_len": min_len, "max_len": max_len}
+            _check_time_sync(ctc_scale, **lengths)
+            hypotheses = self._search_frames(
+                source, in_spatial_dim=in_spatial_dim, beam_size=beam_size, ctc_scale=ctc_scale, lm_parts=lm_parts
+            )
+        else:
+            scorer, spatial_dim = self.scorer(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
+            hypotheses = beam_search(
+                combine([(scorer, 1.0), *lm_parts]),
+                batch_dims=source.remaining_dims([in_spatial_dim, *self._in_dims]),
+                beam_size=beam_size,
+                max_len=spatial_dim.get_size_tensor(device=source.device) if max_len is None else max_len,
+                bos=self.bos,
+                eos=self.eos,
+                length_exponent=float(not ctc_scale) if length_exponent is None else length_exponent,
+                min_len=min_len or 0,
+            )
         # The end of sentence is never in a hypothesis.
         return dataclasses.replace(hypotheses, labels=nn.set_sparse_dim(hypotheses.labels, self.vocab_dim))
+
+    def scorer(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float = 0.0
+    ) -> tuple[Scorer, nn.Dim]:
+        """
+        What :func:`search` gives to :func:`beam_search`, e.g. for the :func:`combine` of several models.
+
+        :param source: see :func:`encode`
+        :param ctc_scale: see :func:`search`
+        :return: scorer over the decoder's labels for these utterances, and the encoder's time
+        """
+        if not ctc_scale:
+            encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+            return self._decoder_scorer(encoded, spatial_dim), spatial_dim
+        encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
+        ctc = CtcPrefixScorer(
+            log_probs,
+            spatial_dim=spatial_dim,
+            blank=self.blank_index,
+            eos=self.eos,
+            vocab_dim=self.decoder.vocab_dim,
+        )
+        decoder = self._decoder_scorer(encoded, spatial_dim)
+        return combine([(decoder, 1.0 - ctc_scale), (ctc, ctc_scale)]), spatial_dim
+
+    def _decoder_scorer(self, encoded: nn.Tensor, spatial_dim: nn.Dim) -> DecoderScorer:
+        return DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
+
+    def _search_frames(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, beam_size: int, ctc_scale: float, lm_parts: list
+    ) -> Hypotheses:
+        """see :func:`search`"""
+        encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
+        # What may be a label for CTC, but is none
+        labels = nn.range_over_dim(self.labels_dim, dtype="int32", device=source.device)
+        for index in {self.bos, self.eos} - {self.blank_index}:
+            log_probs = nn.where(nn.compare(labels, "equal", index), float("-inf"), log_probs)
+        # Over the alignments, probabilities are summed as they are, so CTC has scale 1 in there.
+        parts = [(self._decoder_scorer(encoded, spatial_dim), (1.0 - ctc_scale) / ctc_scale)]
+        parts += [(lm, scale / ctc_scale) for lm, scale in lm_parts]
+        parts = [(scorer, scale) for scorer, scale in parts if scale]
+        kwargs = {"scorer": combine(parts), "scorer_scale": 1.0, "bos": self.bos, "eos": self.eos} if parts else {}
+        hypotheses = ctc_beam_search(
+            log_probs, spatial_dim=spatial_dim, blank=self.blank_index, beam_size=beam_size, **kwargs
+        )
+        return dataclasses.replace(hypotheses, scores=hypotheses.scores * ctc_scale)
+
+
+def _check_time_sync(ctc_scale: float, **lengths: Any):
+    if not ctc_scale:
+        raise ValueError(f"AedModel: time_sync, expected a ctc_scale above 0, got {ctc_scale}")
+    for name, value in lengths.items():
+        if value is not None:
+            raise ValueError(f"AedModel: {name}, expected None with time_sync, where CTC says how long, got {value}")
 
 
 def make_aed_model(

@@ -8,6 +8,7 @@ from .alignment import Alignment, ctc_align
 from .arpa import NgramModel, read_arpa
 from .beam_search import beam_search
 from .ctc import ctc_beam_search, ctc_greedy_search
+from .ctc_prefix_scorer import CtcPrefixScorer
 from .hypotheses import Hypotheses
 from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
@@ -15,6 +16,7 @@ from .scorers import DecoderScorer, Scorer, combine
 
 __all__ = [
     "Alignment",
+    "CtcPrefixScorer",
     "DecoderScorer",
     "Hypotheses",
     "NgramModel",
