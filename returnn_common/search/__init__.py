@@ -7,6 +7,7 @@ Implemented on RETURNN's frontend, batched. The result is always :class:`Hypothe
 from .alignment import Alignment, ctc_align
 from .arpa import NgramModel, read_arpa
 from .beam_search import beam_search
+from .biasing import PhraseBias
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .ctc_prefix_scorer import CtcPrefixScorer
 from .hypotheses import Hypotheses
@@ -21,6 +22,7 @@ __all__ = [
     "Hypotheses",
     "NgramModel",
     "NgramScorer",
+    "PhraseBias",
     "Scorer",
     "beam_search",
     "combine",
