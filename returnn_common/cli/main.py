@@ -21,6 +21,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "demo": "train and evaluate a small recogniser of spoken digits",
     "run": "train a recipe on a corpus and evaluate it",
+    "recog": "recognise with a run's model, in other ways than the run did",
     "recipes": "list, show and copy recipes",
     "prepare": "make a corpus ready for training",
     "score": "word error rate of hypotheses",

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import nn
 from ..nn.labels import with_bos_eos
+from ..search import DecoderScorer
 
 __all__ = ["LanguageModel", "Perplexity", "perplexity"]
 
@@ -60,6 +61,10 @@ class LanguageModel(nn.Module):
         )
         num_labels = nn.cast(time.get_size_tensor(device=source.device), "float32")
         return nn.reduce_sum(cross_entropy, axis=time), num_labels, self._num_words(previous, time, num_labels)
+
+    def scorer(self) -> DecoderScorer:
+        """:return: for a search, over the same labels"""
+        return DecoderScorer(self.decoder)
 
     def _num_words(self, previous: nn.Tensor, time: nn.Dim, num_labels: nn.Tensor) -> nn.Tensor:
         if self.word_starts is None:

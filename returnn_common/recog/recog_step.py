@@ -13,9 +13,12 @@ from returnn.datasets.util.vocabulary import BytePairEncoding, Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 
 from .. import nn
+from .components import Components, ScoredList
 from .nbest import write_nbest
+from .search_options import read_search_options
 
 _MAX_EXAMPLE_FRAMES = 300
+_PART = "part_"  # at the start of the names of such outputs
 
 __all__ = ["recog_step", "recog_callback", "RecogCallback"]
 
@@ -25,12 +28,16 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     RETURNN's ``forward_step``: runs ``model.search(...)``, and marks its hypotheses as outputs,
     "labels" ``{batch, beam, labels}`` and "scores" ``{batch, beam}``, best first.
 
-    Reads ``default_input`` (default "data"), ``beam_size`` (default 1) and ``recog_posteriors_file`` from the config;
-    with the latter, also marks "log_probs" ``{batch, time', labels and blank}`` (of models that have such).
+    Reads from the config ``default_input`` (default "data"), ``beam_size`` (default 1), ``search_options`` (a dict of
+    further arguments for the search, see :func:`.search_options.read_search_options`), and two names of files:
+
+    - ``recog_posteriors_file``: also marks "log_probs" ``{batch, time', labels and blank}`` (of models that have such)
+    - ``recog_components_file``: also marks what each part of the model, and its ``recog_lm``, gives the hypotheses:
+      "part_NAME" ``{batch, beam}`` for each of ``model.score_hypotheses(...)``
 
     :param model: with a method ``search``, see DESIGN's model contract
     :param extern_data: the batch
-    :raises ValueError: if the batch has no such entry
+    :raises ValueError: if the batch has no such entry, the search no such option, or the model no such method
     """
     config = get_global_config()
     key = config.value("default_input", "data")
@@ -38,7 +45,8 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
         raise ValueError(f"recog_step: default_input is {key!r}, but extern_data has only {sorted(extern_data.data)}")
     source = extern_data[key]
     spatial_dim = nn.get_spatial_dim(source)
-    hypotheses = model.search(source, in_spatial_dim=spatial_dim, beam_size=config.int("beam_size", 1))
+    options = read_search_options(config, model)
+    hypotheses = model.search(source, in_spatial_dim=spatial_dim, beam_size=config.int("beam_size", 1), **options)
     (batch_dim,) = hypotheses.scores.remaining_dims([hypotheses.beam_dim])
     run_ctx = nn.get_run_ctx()
     run_ctx.mark_as_output(hypotheses.labels, "labels", dims=[batch_dim, hypotheses.beam_dim, hypotheses.spatial_dim])
@@ -47,14 +55,23 @@ def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None
     if config.value("recog_posteriors_file", None) and hasattr(model, "log_probs"):
         log_probs, out_spatial_dim = model.log_probs(source, in_spatial_dim=spatial_dim)
         run_ctx.mark_as_output(log_probs, "log_probs", dims=[batch_dim, out_spatial_dim, model.labels_dim])
+    if config.value("recog_components_file", None):
+        if not hasattr(model, "score_hypotheses"):
+            raise ValueError(f"recog_step: recog_components_file: {type(model).__name__} has no score_hypotheses")
+        lm = getattr(model, "recog_lm", None)
+        kwargs = {} if lm is None else {"lm": lm.scorer(), "bos": lm.bos, "eos": lm.eos}
+        parts = model.score_hypotheses(hypotheses, source, in_spatial_dim=spatial_dim, **kwargs)
+        for name, scores in parts.items():
+            run_ctx.mark_as_output(scores, _PART + name, dims=[batch_dim, hypotheses.beam_dim])
 
 
 def recog_callback() -> RecogCallback:
     """
     RETURNN's ``forward_callback``: writes n-best lists.
 
-    Reads ``recog_output_file`` (default "nbest.py.gz"), ``recog_posteriors_file`` (default none), and the vocabulary,
-    ``extern_data[target]["vocab"]``, from the config. Without a vocabulary, the text is the labels' indices.
+    Reads from the config ``recog_output_file`` (default "nbest.py.gz"), ``recog_nbest`` (default 0),
+    ``recog_posteriors_file`` and ``recog_components_file`` (default none), see :class:`RecogCallback`, and the
+    vocabulary, ``extern_data[target]["vocab"]``. Without a vocabulary, the text is the labels' indices.
     """
     config = get_global_config()
     target = config.typed_value("extern_data", {}).get(config.value("target", "classes"), {})
@@ -62,7 +79,9 @@ def recog_callback() -> RecogCallback:
     return RecogCallback(
         config.value("recog_output_file", "nbest.py.gz"),
         vocab=Vocabulary.create_vocab(**vocab) if isinstance(vocab, dict) else vocab,
+        num_best=config.int("recog_nbest", 0),
         posteriors_path=config.value("recog_posteriors_file", None),
+        components_path=config.value("recog_components_file", None),
     )
 
 
@@ -76,14 +95,29 @@ class RecogCallback(ForwardCallbackIface):
     :param posteriors_path: for one utterance's ``tag``, ``log_probs`` and ``labels``, as .npz, if there are such
         outputs; None: not written.
         It is the longest of at most 300 frames, so that something is to be seen; if there is none, the first.
+    :param num_best: hypotheses to write of each utterance, at most; 0: all
+    :param components_path: for "search", what the search reports, and each part of the model, the scores of all
+        hypotheses, see :class:`.components.Components`; None: not written
     """
 
-    def __init__(self, path: str, *, vocab: Vocabulary | None = None, posteriors_path: str | None = None):
+    def __init__(
+        self,
+        path: str,
+        *,
+        vocab: Vocabulary | None = None,
+        posteriors_path: str | None = None,
+        num_best: int = 0,
+        components_path: str | None = None,
+    ):
         self.path = path
         self.vocab = vocab
         self.posteriors_path = posteriors_path
+        self.num_best = num_best
+        self.components_path = components_path
         self.entries: dict[str, list[tuple[float, str]]] = {}
         self._posteriors: dict[str, Any] = {}
+        self._lists: dict[str, ScoredList] = {}
+        self._part_names: tuple[str, ...] = ()
 
     def process_seq(self, *, seq_tag: str, outputs: nn.TensorDict) -> None:
         """
@@ -97,12 +131,19 @@ class RecogCallback(ForwardCallbackIface):
             self._posteriors = self._take_posteriors(seq_tag, outputs)
         labels, lengths, scores = (outputs[name] for name in ("labels", "lengths", "scores"))
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
-        entries = []
-        for ids, length, score in zip(labels.raw_tensor, lengths.raw_tensor, scores.raw_tensor, strict=True):
-            if score == float("-inf"):
-                continue  # the beam was wider than the number of hypotheses
-            entries.append((float(score), _text(ids[:length], vocab)))
-        self.entries[seq_tag] = entries
+        used = np.asarray(scores.raw_tensor) > float("-inf")  # else the beam was wider than the number of hypotheses
+        texts = [
+            _text(ids[:length], vocab)
+            for ids, length, is_used in zip(labels.raw_tensor, lengths.raw_tensor, used, strict=True)
+            if is_used
+        ]
+        entries = list(zip(map(float, scores.raw_tensor[used]), texts, strict=True))
+        self.entries[seq_tag] = entries[: self.num_best or None]
+        if self.components_path:
+            self._part_names = tuple(name.removeprefix(_PART) for name in outputs.data if name.startswith(_PART))
+            parts = [scores, *(outputs[_PART + name] for name in self._part_names)]
+            values = np.stack([np.asarray(part.raw_tensor)[used] for part in parts], axis=-1)
+            self._lists[seq_tag] = ScoredList(texts, np.asarray(lengths.raw_tensor)[used] + 1, values)
 
     def _is_better_example(self, outputs: nn.TensorDict) -> bool:
         if not self._posteriors:
@@ -123,6 +164,8 @@ class RecogCallback(ForwardCallbackIface):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:  # given a name, savez may append ".npz"
                 np.savez(file, **self._posteriors)
+        if self.components_path:
+            Components(("search", *self._part_names), self._lists).write(self.components_path)
         write_nbest(self.path, self.entries)
 
 

@@ -87,8 +87,8 @@ def convert_checkpoint(
         raise ValueError(f"convert_checkpoint: {out_base} would replace the checkpoint that is to be converted")
     parameters = read_parameters(path)
     if model is not None:
-        parameters = _fit_to_model(parameters, model, path=os.fspath(path), all_names=backend == "torch")
-    return write_checkpoint(_make_checkpoint(parameters, backend=backend, engine=engine), out_base)
+        parameters = fit_to_model(parameters, model, path=os.fspath(path), all_names=backend == "torch")
+    return write_checkpoint(make_checkpoint(parameters, backend=backend, engine=engine), out_base)
 
 
 def read_parameters(path: str | os.PathLike[str]) -> Parameters:
@@ -138,7 +138,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Parameter
     :raise FileNotFoundError: there is no checkpoint
     :raise ValueError: it can't be read, or its parameters are not those of ``model`` (the message names them)
     """
-    parameters = _fit_to_model(
+    parameters = fit_to_model(
         read_parameters(path), model, path=os.fspath(path), all_names=False, owner="load_checkpoint"
     )
     for name, param in model.named_parameters():
@@ -147,7 +147,13 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Parameter
     return parameters
 
 
-def _make_checkpoint(parameters: Parameters, *, backend: str, engine: str) -> Checkpoint:
+def make_checkpoint(parameters: Parameters, *, backend: str, engine: str) -> Checkpoint:
+    """
+    :param parameters: of a model
+    :param backend: for which the checkpoint is, one of :data:`BACKENDS`
+    :param engine: of the checkpoint's files, see :class:`.checkpoints.Checkpoint`
+    :return: what that engine loads
+    """
     step, epoch = parameters.step, parameters.epoch
     values = parameters.values
     if backend == "tensorflow-net-dict":
@@ -219,10 +225,13 @@ def _epoch_from_name(path: str | os.PathLike[str]) -> int | None:
     return int(match.group(1)) or None if match else None
 
 
-def _fit_to_model(
+def fit_to_model(
     parameters: Parameters, model: nn.Module, *, path: str, all_names: bool, owner: str = "convert_checkpoint"
 ) -> Parameters:
     """
+    :param parameters: of a checkpoint
+    :param model: which they must fit
+    :param path: of the checkpoint, for the message
     :param owner: whose argument the model is, for the message
     :param all_names: a tied parameter under each of its names, else under the first
     :return: the same parameters, under the model's names

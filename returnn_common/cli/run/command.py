@@ -19,7 +19,7 @@ from .folder import RunFolder
 from .process import Runner, run_python
 from .recipe import BACKENDS, RUN_OPTIONS, Recipe, load_recipe, parse_settings
 
-__all__ = ["add_parser", "add_run_arguments", "main", "run_recipe"]
+__all__ = ["add_parser", "add_run_arguments", "check_backend", "main", "run_recipe"]
 
 _AUDIO = (".flac", ".wav", ".ogg")
 
@@ -116,7 +116,7 @@ def run_recipe(
     texts = {key: str(value) for key, value in parse_settings(settings, defaults).items()}
     processes = choose_processes(*distributed, recipe=name, defaults=defaults, backend=backend)
     recipe = load_recipe(path, options={**texts, "backend": backend})
-    _check_backend(backend)
+    check_backend(backend)
     _check_corpus_argument(name, corpus, recipe, can_be_made=make_corpus is not None)
     asked = {
         "recipe": name if not name.endswith(".py") else str(path),
@@ -166,7 +166,11 @@ def _run_stages(run: Any, corpus: Path | None):
     results.show(run, wer)
 
 
-def _check_backend(backend: str):
+def check_backend(backend: str):
+    """
+    :param backend: of RETURNN
+    :raises CommandError: if what it needs is not installed
+    """
     package = BACKENDS[backend]
     # RETURNN's low-level TensorFlow engine and its JAX engine load their data with PyTorch.
     needed = [package] if backend in ("torch", "tensorflow-net-dict") else [package, "torch"]

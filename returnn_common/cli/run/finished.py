@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import CommandError
 from .folder import RunFolder, read_json
-from .recipe import Recipe, load_recipe
+from .recipe import Recipe, describe_recipe, execute_recipe
 
 __all__ = ["TrainedRun", "choose_checkpoint", "find_data", "list_epochs", "load_run"]
 
@@ -22,6 +23,7 @@ class TrainedRun:
     :param folder: of the run; not locked: a training that goes on in it is not disturbed
     :param name: of the recipe
     :param recipe: as the run has it, with the run's options
+    :param config: all globals of the recipe
     :param settings: the run's options as text, for RETURNN's command line; without corpus and backend
     :param backend: the one that trains
     :param corpus: what ``--corpus`` was; None: none was given
@@ -30,6 +32,7 @@ class TrainedRun:
     folder: RunFolder
     name: str
     recipe: Recipe
+    config: Mapping[str, Any]
     settings: Mapping[str, str]
     backend: str
     corpus: Path | None
@@ -53,8 +56,9 @@ def load_run(out: str | Path, *, backend: str | None = None) -> TrainedRun:
         name, trained_on, corpus = Path(asked["recipe"]).stem, asked["backend"], asked["corpus"]
     except (KeyError, AttributeError, TypeError):
         raise CommandError(f"{path / 'run.json'} is damaged: expected recipe, backend, corpus and options") from None
-    recipe = load_recipe(folder.config, options={**settings, "backend": backend or trained_on})
-    return TrainedRun(folder, name, recipe, settings, trained_on, None if corpus is None else Path(corpus))
+    _, config = execute_recipe(folder.config, options={**settings, "backend": backend or trained_on})
+    recipe = describe_recipe(folder.config, config)
+    return TrainedRun(folder, name, recipe, config, settings, trained_on, None if corpus is None else Path(corpus))
 
 
 def list_epochs(run: TrainedRun) -> list[int]:

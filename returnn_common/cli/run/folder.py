@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import CommandError
 
-__all__ = ["RunFolder", "read_json"]
+__all__ = ["RunFolder", "differences", "locked", "read_json", "write_json", "write_text"]
 
 _OURS = ("lock", ".run.json.part")  # what a call that was killed at once may have left
 _SECONDS_FOR_LEFTOVERS = 10.0  # processes of a run that was killed end by themselves within this time
@@ -62,7 +62,7 @@ class RunFolder:
     def update(self, **values: Any):
         """Records what is done, so that it is kept when this process is killed."""
         self._state.update(values)
-        _write_json(self.path / "state.json", self._state)
+        write_json(self.path / "state.json", self._state)
 
     @contextlib.contextmanager
     def open(self, settings: Mapping[str, Any], *, config: str) -> Iterator[None]:
@@ -78,10 +78,13 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CommandError(f"--out {self.path} cannot be made: {error.strerror}") from None
-        with self._lock():
-            self._check_content()
-            self._begin(json.loads(json.dumps(settings)), config=config)
-            yield
+        with locked(self.path, what="--out") as self.lock_file:
+            try:
+                self._check_content()
+                self._begin(json.loads(json.dumps(settings)), config=config)
+                yield
+            finally:
+                self.lock_file = None
 
     def _check_content(self):
         if self.path.exists() and not self.path.is_dir():
@@ -99,7 +102,7 @@ class RunFolder:
         self._state = read_json(self.path / "state.json") or {}
         if before is not None:
             changed = self.config.is_file() and self.config.read_text("utf8") != config
-            differing = _differences(before, settings) + ["the recipe's file has changed"] * changed
+            differing = differences(before, settings) + ["the recipe's file has changed"] * changed
             if differing and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
                 raise CommandError(
                     f"--out {self.path} was begun with other settings ({'; '.join(differing)}); choose another folder"
@@ -109,22 +112,30 @@ class RunFolder:
                 (self.path / "state.json").unlink(missing_ok=True)
             if before.get("corpus") != settings.get("corpus"):
                 shutil.rmtree(self.data, ignore_errors=True)
-        _write_json(self.path / "run.json", settings)
-        _write_text(self.config, config)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        """The lock is shared with the processes that this one starts, and ends with the last of them."""
-        self.lock_file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _wait_for_lock(self.lock_file, self.path)
-            yield
-        finally:
-            os.close(self.lock_file)
-            self.lock_file = None
+        write_json(self.path / "run.json", settings)
+        write_text(self.config, config)
 
 
-def _wait_for_lock(lock_file: int, path: Path):
+@contextlib.contextmanager
+def locked(folder: Path, *, what: str) -> Iterator[int]:
+    """
+    Only one process at a time is in here. The lock is shared with the processes that this one starts, and ends with the
+    last of them.
+
+    :param folder: where the file "lock" is
+    :param what: which argument names the folder, for the message
+    :return: the file, open, for the processes to inherit
+    :raises CommandError: if another process is in here
+    """
+    lock_file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _wait_for_lock(lock_file, f"{what} {folder}")
+        yield lock_file
+    finally:
+        os.close(lock_file)
+
+
+def _wait_for_lock(lock_file: int, name: str):
     try:
         import fcntl
     except ImportError:
@@ -139,7 +150,7 @@ def _wait_for_lock(lock_file: int, path: Path):
             alive = bool(pid) and _is_alive(pid)
             if alive or time.monotonic() > end:
                 who = f"process {pid}" if alive else "the rest of a run that was killed"
-                raise CommandError(f"--out {path} is in use by {who}; wait for it, or choose another folder") from None
+                raise CommandError(f"{name} is in use by {who}; wait for it, or choose another folder") from None
             time.sleep(0.1)
         except OSError:
             return  # no locks on this file system
@@ -160,7 +171,7 @@ def _is_alive(pid: str) -> bool:
         return True
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """:return: what differs, in words"""
     flat = [{**values, **values.get("options", {})} for values in (before, now)]
     names = [name for name in dict.fromkeys([*flat[0], *flat[1]]) if name != "options"]
@@ -187,11 +198,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _write_json(path: Path, content: Mapping[str, Any]):
-    _write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: Path, content: Mapping[str, Any]):
+    """Writes a file, all or nothing."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _write_text(path: Path, text: str):
+def write_text(path: Path, text: str):
+    """Writes a file, all or nothing."""
     part = path.with_name(f".{path.name}.part")
     with open(part, "w", encoding="utf8") as file:
         file.write(text)

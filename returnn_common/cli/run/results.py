@@ -14,7 +14,7 @@ from ...recog.scoring import WerResult, score_wer
 from ..errors import CommandError
 from .stages import Run, count_parameters
 
-__all__ = ["score", "show", "show_files", "split_names", "write_json", "write_results"]
+__all__ = ["counts", "score", "show", "show_files", "split_names", "write_json", "write_results"]
 
 
 def score(run: Run) -> dict[str, WerResult]:
@@ -46,7 +46,7 @@ def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> d
         "recipe": run.name,
         "backend": run.backend,
         "wer": {names[split]: round(result.wer, 4) for split, result in wer.items()},
-        "errors": {names[split]: _counts(result) for split, result in wer.items()},
+        "errors": {names[split]: counts(result) for split, result in wer.items()},
         "num_parameters": count_parameters(run, checkpoint),
         "train_seconds": state["train_seconds"],
         "recog_seconds": round(sum(state["recognised"][split] for split in wer), 1),
@@ -80,7 +80,8 @@ def _accuracy(result: WerResult) -> float:
     return 100.0 * correct / max(result.num_utterances, 1)
 
 
-def _counts(result: WerResult) -> dict[str, int]:
+def counts(result: WerResult) -> dict[str, int]:
+    """:return: for ``results.json``"""
     return {
         "substitutions": result.substitutions,
         "deletions": result.deletions,

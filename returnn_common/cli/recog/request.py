@@ -1,0 +1,216 @@
+"""
+What a recognition is asked for, checked before any work is done.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...recog.search_options import check_search_options
+from ..errors import CommandError
+from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
+from .lm import RecogLm, find_lm
+
+__all__ = ["Asked", "Request", "check_request", "make_model_of"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """
+    The arguments of the command.
+
+    :param splits: to recognise, "dev" and "test" stand for all such splits; none: all test splits
+    :param beam: size of the beam; None: that of the recipe
+    :param lm: folder of the run of a language model, or an ARPA file
+    :param options: of the search, as text; those of the recipe apply where they are not given
+    :param nbest: hypotheses to write; None: all in the beam
+    :param checkpoint: see :func:`choose_checkpoint`
+    :param backend: of RETURNN; None: the one that has trained
+    :param name: of the recognition; None: made from the rest
+    :param lm_in_search: else, the language model only scores what the search without it finds
+    """
+
+    splits: Sequence[str] = ()
+    beam: int | None = None
+    lm: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    nbest: int | None = None
+    checkpoint: str | None = None
+    backend: str | None = None
+    name: str | None = None
+    lm_in_search: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """
+    The same, checked and complete.
+
+    :param run: of the recogniser
+    :param backend: of RETURNN
+    :param splits: to recognise
+    :param data: the prepared corpus; None: the recipe needs none
+    :param checkpoint: of the recogniser
+    :param beam: size of the beam
+    :param nbest: hypotheses to write; 0: all
+    :param lm: None: none
+    :param options: of the search, without the language model's
+    :param lm_scale: of the language model; None: it is in no score
+    :param lm_in_search: see :class:`Asked`
+    :param name: of the recognition
+    """
+
+    run: TrainedRun
+    backend: str
+    splits: list[str]
+    data: Path | None
+    checkpoint: Path
+    beam: int
+    nbest: int
+    lm: RecogLm | None
+    options: dict[str, Any]
+    lm_scale: float | None
+    lm_in_search: bool
+    name: str
+
+    @property
+    def search_options(self) -> dict[str, Any]:
+        """for the search, with the language model's scale"""
+        in_search = self.lm_scale is not None and self.lm_in_search
+        return {**self.options, **({"lm_scale": self.lm_scale} if in_search else {})}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """what makes this recognition another than others; plain data"""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "backend": self.backend,
+            "beam": self.beam,
+            "nbest": self.nbest,
+            "lm": None if self.lm is None else str(self.lm.path),
+            "lm_checkpoint": None if self.lm is None or self.lm.checkpoint is None else str(self.lm.checkpoint),
+            "search": self.search_options,
+        }
+
+
+def check_request(out: str, asked: Asked) -> Request:
+    """
+    :param out: folder of the run
+    :param asked: the arguments
+    :raises CommandError: if it cannot work
+    """
+    run = load_run(out, backend=asked.backend)
+    if run.recipe.evaluation != "wer":
+        raise CommandError(f"{out}: {run.name} is a language model, which recognises nothing")
+    backend = asked.backend or run.backend
+    splits = _choose_splits(run, asked.splits)
+    beam = _check_int("--beam", run.config.get("beam_size", 1) if asked.beam is None else asked.beam)
+    nbest = 0 if asked.nbest is None else _check_int("--nbest", asked.nbest)
+    if nbest > beam:
+        raise CommandError(f"--nbest {nbest}: the beam has only {beam}; give a larger --beam")
+    checkpoint = choose_checkpoint(run, asked.checkpoint)
+    options = {**_recipe_options(run), **{key: _parse(text) for key, text in asked.options.items()}}
+    lm_scale = options.pop("lm_scale", None)
+    if lm_scale is not None and (isinstance(lm_scale, bool) or not isinstance(lm_scale, (int, float))):
+        raise CommandError(f"--lm-scale {lm_scale}: expected a number")
+    if lm_scale and asked.lm is None:
+        raise CommandError(f"--lm-scale {lm_scale} needs --lm")
+    if asked.lm is not None and lm_scale is None and asked.lm_in_search:
+        raise CommandError(f"--lm {asked.lm} needs --lm-scale (or --rescore or --tune)")
+    lm = None if asked.lm is None else find_lm(asked.lm, run=run, backend=backend)
+    if lm_scale == 0 and asked.lm_in_search:
+        lm = lm_scale = None
+    request = Request(
+        run=run,
+        backend=backend,
+        splits=splits,
+        data=find_data(run),
+        checkpoint=checkpoint,
+        beam=beam,
+        nbest=nbest,
+        lm=lm,
+        options=options,
+        lm_scale=lm_scale,
+        lm_in_search=asked.lm_in_search,
+        name=asked.name or "",
+    )
+    if request.search_options and importlib.util.find_spec("torch") is not None:
+        _check_options(request)
+    return Request(**{**vars(request), "name": _check_name(asked.name) if asked.name else _make_name(request)})
+
+
+def make_model_of(run: TrainedRun) -> Any:
+    """
+    :return: the model of a run in this process, untrained
+    :raises CommandError: if it fails, or PyTorch is not installed
+    """
+    from ..run_model import make_model
+
+    corpus = {} if run.corpus is None else {"corpus": str(run.corpus)}
+    return make_model(run.folder.config, {**run.settings, **corpus}).model
+
+
+def _check_options(request: Request):
+    try:
+        check_search_options(make_model_of(request.run), request.search_options)
+    except ValueError as error:
+        raise CommandError(f"{request.run.folder.path}: {error}") from None
+
+
+def _choose_splits(run: TrainedRun, names: Sequence[str]) -> list[str]:
+    dataset, known = run.recipe.dataset, run.recipe.splits
+    groups = {"dev": dataset.dev_splits, "test": dataset.test_splits}
+    splits: list[str] = []
+    for name in names or ["test"]:
+        if name in known:
+            splits.append(name)
+        elif groups.get(name):
+            splits.extend(groups[name])
+        else:
+            raise CommandError(f"--split {name}: no such split, {run.name} has {', '.join(known)}")
+    return list(dict.fromkeys(splits))
+
+
+def _recipe_options(run: TrainedRun) -> dict[str, Any]:
+    """:return: the search options that the recipe has"""
+    value = run.config.get("search_options") or {}
+    value = _parse(value) if isinstance(value, str) else value
+    if not isinstance(value, dict):
+        raise CommandError(f"recipe {run.recipe.path}: search_options: expected a dict, got {value!r}")
+    return dict(value)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _check_int(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CommandError(f"{what} {value}: expected an integer of at least 1")
+    return value
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.,=+-]*", name):
+        raise CommandError(f"--name {name}: expected letters, digits and . , = + - _")
+    return name
+
+
+def _make_name(request: Request) -> str:
+    """:return: such as average-beam12-lm_scale0.4"""
+    checkpoint = request.checkpoint.name.split(".")
+    parts = [checkpoint[0] + ("" if checkpoint[0] == "average" else "".join(checkpoint[1:2])), f"beam{request.beam}"]
+    parts += [f"nbest{request.nbest}"] if request.nbest else []
+    parts += [f"{name}{value}" for name, value in sorted(request.search_options.items())]
+    parts += [request.lm.path.stem] if request.lm is not None else []
+    parts += [request.backend] if request.backend != request.run.backend else []
+    return re.sub(r"[^\w.,=+-]+", "_", "-".join(parts))

@@ -1,0 +1,135 @@
+"""
+Which scales are tuned: ranges and values from the command line, and what they mean for the parts of a model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...recog.components import LENGTH_EXPONENT, Components
+from ...recog.tuning import grid, random_points
+from ..errors import CommandError
+from .request import Request, make_model_of
+
+__all__ = ["PartScales", "choose_points"]
+
+_DEFAULTS = {"lm_scale": "0:1:0.1", "ctc_scale": "0:0.9:0.1", "length_exponent": "0:2:0.25"}
+_MAX_POINTS = 200_000
+
+
+class PartScales:
+    """
+    From options of the search to scales of the model's parts.
+
+    :param request: with options that hold where a point has no others
+    :raises CommandError: if the model does not say which scales its search has
+    """
+
+    def __init__(self, request: Request):
+        model = make_model_of(request.run)
+        if not hasattr(model, "part_scales"):
+            raise CommandError(
+                f"{request.run.folder.path}: {type(model).__name__} has no part_scales, which this needs"
+            )
+        self._part_scales: Callable[..., Mapping[str, float]] = model.part_scales
+        self.options = list(inspect.signature(model.part_scales).parameters)
+        self._given: dict[str, Any] = {name: v for name, v in request.options.items() if name in self.options}
+        if request.lm_scale is not None:
+            self._given["lm_scale"] = request.lm_scale
+
+    def __call__(self, point: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+        """
+        :param point: options of the search
+        :param names: of the parts that there are
+        :return: scales of these
+        :raises CommandError: for an option whose part is missing, or a value that the model refuses
+        """
+        try:
+            scales = self._part_scales(**{**self._given, **point})
+        except (ValueError, TypeError) as error:
+            raise CommandError(f"scales {dict(point)}: {error}") from None
+        missing = [name for name, scale in scales.items() if scale and name not in (*names, LENGTH_EXPONENT)]
+        if missing:
+            raise CommandError(f"scales {dict(point)}: the model has no part {', '.join(missing)}")
+        return {name: scale for name, scale in scales.items() if name in (*names, LENGTH_EXPONENT)}
+
+    def relevant(self, names: Sequence[str]) -> list[str]:
+        """:return: options that change the scale of a part that there is, and of no other"""
+        before = self._part_scales(**self._given)
+        found = []
+        for option in self.options:
+            after = self._part_scales(**{**self._given, option: 0.123456})
+            changed = [name for name in after if after[name] != before.get(name)]
+            if changed and all(name in (*names, LENGTH_EXPONENT) for name in changed):
+                found.append(option)
+        return found
+
+
+def choose_points(
+    asked: Sequence[str], *, scales: PartScales, components: Components, num_random: int | None
+) -> list[dict[str, float]]:
+    """
+    :param asked: ``OPTION=LOW:HIGH:STEP`` or ``OPTION=VALUE,VALUE,...``; none: all options, in usual ranges
+    :param scales: of the model
+    :param components: of the n-best lists
+    :param num_random: so many at random, of ranges ``OPTION=LOW:HIGH``; None: a grid
+    :return: what is to be tried
+    :raises CommandError: if something of it makes no sense
+    """
+    relevant = scales.relevant(components.names)
+    texts: dict[str, str] = {}
+    for item in asked:
+        name, equals, text = item.partition("=")
+        if name not in relevant or not equals or name in texts:
+            raise CommandError(
+                f"--tune {item}: expected OPTION=LOW:HIGH:STEP or OPTION=VALUE,VALUE,..., each OPTION once, of "
+                f"{', '.join(relevant) or 'none'}"
+            )
+        texts[name] = text
+    texts = texts or {name: _DEFAULTS[name] for name in relevant if name in _DEFAULTS}
+    if not texts:
+        raise CommandError("--tune: the model has no scales to tune; give it a language model by --lm")
+    if num_random is not None:
+        if num_random < 1:
+            raise CommandError(f"--tune-random {num_random}: expected at least 1")
+        ranges = {name: _range(name, text) for name, text in texts.items()}
+        points: Iterator[dict[str, float]] = random_points(ranges, num=num_random)
+    else:
+        values = {name: _values(name, text) for name, text in texts.items()}
+        num = math.prod(map(len, values.values()))
+        if num > _MAX_POINTS:
+            raise CommandError(f"--tune: {num} points are too many, expected at most {_MAX_POINTS}; use --tune-random")
+        points = grid(values)
+    return list(points)
+
+
+def _numbers(name: str, text: str, *, separator: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(separator)]
+        if all(map(math.isfinite, numbers)):
+            return numbers
+    except ValueError:
+        pass
+    raise CommandError(f"--tune {name}={text}: expected numbers")
+
+
+def _range(name: str, text: str) -> tuple[float, float]:
+    numbers = _numbers(name, text, separator=":" if ":" in text else ",")
+    low, high = (numbers[0], numbers[1]) if ":" in text and len(numbers) > 1 else (min(numbers), max(numbers))
+    if low > high:
+        raise CommandError(f"--tune {name}={text}: expected a range from LOW to HIGH")
+    return low, high
+
+
+def _values(name: str, text: str) -> list[float]:
+    if ":" not in text:
+        return _numbers(name, text, separator=",")
+    numbers = _numbers(name, text, separator=":")
+    if len(numbers) != 3 or numbers[2] <= 0 or numbers[0] > numbers[1]:
+        raise CommandError(f"--tune {name}={text}: expected LOW:HIGH:STEP, from LOW to HIGH in steps above 0")
+    low, high, step = numbers
+    num = min(math.floor((high - low) / step + 1e-9), _MAX_POINTS) + 1
+    return [round(low + i * step, 10) for i in range(num)]

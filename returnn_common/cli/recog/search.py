@@ -1,0 +1,155 @@
+"""
+Runs RETURNN's task "forward" on the splits of a recognition.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CommandError
+from ..quiet import stderr_to
+from ..run.distributed import failure
+from ..run.process import Runner
+from ..run.progress import ForwardProgress
+from .folder import RecogFolder
+from .request import Request, make_model_of
+
+__all__ = ["Recognition", "config_code", "recognise", "remove_checkpoint"]
+
+
+@dataclass
+class Recognition:
+    """
+    :param request: what is asked for
+    :param folder: open
+    :param console: of rich
+    :param runner: starts RETURNN, see :func:`..run.process.run_python`
+    """
+
+    request: Request
+    folder: RecogFolder
+    console: Any
+    runner: Runner
+
+
+def config_code(request: Request) -> str:
+    """:return: text of RETURNN's config: that of the run, with what the search and the language model need"""
+    lines = [
+        "#!rnn.py",
+        '"""Written by returnn-common recog."""',
+        f"config.load_file({str(request.run.folder.config)!r})",
+        f"search_options = {request.search_options!r}",
+        *(request.lm.code if request.lm is not None else ()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def recognise(recognition: Recognition, *, split: str, with_components: bool):
+    """
+    Writes the n-best lists of a split, unless they are there.
+
+    :param split:
+    :param with_components: and the scores of the parts of the model for them
+    :raises CommandError: if RETURNN fails
+    """
+    folder = recognition.folder
+    done: Mapping[str, Any] = folder.state.get("done", {})
+    outputs = [folder.nbest(split), *([folder.components(split)] if with_components else [])]
+    if split in done and all(path.is_file() for path in outputs):
+        return
+    start = time.monotonic()
+    checkpoint = _find_checkpoint(recognition)
+    arguments = ["++recog_output_file", str(outputs[0]), "++recog_nbest", str(recognition.request.nbest)]
+    if with_components:
+        arguments += ["++recog_components_file", str(outputs[1])]
+    with ForwardProgress(recognition.console, f"recognising {split}") as progress:
+        _run_returnn(
+            recognition,
+            *("++task", "forward"),
+            *("++load", str(checkpoint)),
+            *("++recog_split", split),
+            *("++beam_size", str(recognition.request.beam)),
+            *("++log_verbosity", "5"),
+            *arguments,
+            log=folder.log(split),
+            on_line=progress.on_line,
+        )
+    for path in outputs:
+        if not path.is_file():
+            raise CommandError(f"recognition has not written {path}", exit_status=1)
+    folder.update(done={**done, split: round(time.monotonic() - start, 1)})
+
+
+def _run_returnn(recognition: Recognition, *arguments: str, log: Path, **callbacks: Any):
+    request, folder = recognition.request, recognition.folder
+    module = "returnn_common.recog.net_dict" if request.backend == "tensorflow-net-dict" else "returnn"
+    options = {**request.run.settings, "backend": request.backend}
+    for name in ("beam_size", "search_options"):  # the run's; ours follow, and are in the config
+        options.pop(name, None)
+    if request.data is not None:
+        options["corpus"] = str(request.data)
+    given = [part for name, value in options.items() for part in (f"++{name}", value)]
+    start = log.stat().st_size if log.is_file() else 0
+    # RETURNN takes what begins with "-" for another option, unless there is a "+" before it.
+    escaped = [f"+{argument}" if argument.startswith("-") else argument for argument in (*given, *arguments)]
+    status = recognition.runner(
+        ["-m", module, str(folder.config), *escaped],
+        cwd=folder.path,
+        log=log,
+        keep_open=folder.lock_file,
+        **callbacks,
+    )
+    if status:
+        raise failure(status, [log], [start])
+
+
+def _find_checkpoint(recognition: Recognition) -> Path:
+    """:return: what RETURNN loads: the run's own, or one for this engine and with the language model"""
+    from ...training.checkpoints import find_checkpoint
+    from ...training.merge import merge_checkpoints
+
+    request, folder = recognition.request, recognition.folder
+    lm = request.lm if request.lm is not None and request.lm.checkpoint is not None else None
+    if lm is None and request.backend == _backend_of(request):
+        return Path(find_checkpoint(request.checkpoint)[1])
+    number = "".join(part for part in request.checkpoint.name.split(".") if part.isdecimal()) or "001"
+    out = folder.checkpoints / f"merged.{number}"  # RETURNN takes the number for the epoch
+    try:
+        return Path(find_checkpoint(out)[1])
+    except FileNotFoundError:
+        pass
+    parts, models = {"": request.checkpoint}, {}
+    if lm is not None and lm.checkpoint is not None:
+        parts["recog_lm"] = lm.checkpoint
+    if request.backend == "torch":  # only there, tied parameters have each of their names
+        runs = {"": request.run, **({} if lm is None else {"recog_lm": lm.run})}
+        others = {"": _backend_of(request), "recog_lm": lm.run.backend if lm is not None and lm.run else "torch"}
+        models = {name: make_model_of(run) for name, run in runs.items() if run and others[name] != "torch"}
+    try:
+        with stderr_to():
+            return Path(merge_checkpoints(parts, out, backend=request.backend, models=models))
+    except (ValueError, OSError) as error:
+        raise CommandError(" ".join(str(error).split()), exit_status=1) from error
+    except ImportError as error:
+        raise CommandError(f"{error}: the engine of the checkpoint is not installed") from error
+
+
+def _backend_of(request: Request) -> str:
+    """:return: backend for which the checkpoint is"""
+    from ...training.checkpoints import find_checkpoint
+    from ...training.convert import read_parameters
+
+    if request.checkpoint.parent == request.run.folder.checkpoints:
+        return request.run.backend
+    engine, _ = find_checkpoint(request.checkpoint)
+    return engine if engine != "tensorflow" else read_parameters(request.checkpoint).backend
+
+
+def remove_checkpoint(folder: RecogFolder):
+    """When all is done: it has nothing that the checkpoints of the runs do not have."""
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)
