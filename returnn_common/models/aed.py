@@ -12,19 +12,10 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import (
-    Alignment,
-    CtcPrefixScorer,
-    DecoderScorer,
-    Hypotheses,
-    Scorer,
-    beam_search,
-    combine,
-    ctc_align,
-    ctc_beam_search,
-)
+from ..search import Alignment, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
+from .joint_search import JointSearch, check_time_sync
 from .specaugment import SpecAugment
 from .speech import check_layers, choose_front_end, encode
 
@@ -142,9 +133,7 @@ class AedModel(nn.Module):
         _, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
         return log_probs, spatial_dim
 
-    def _encode_with_ctc(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim
-    ) -> tuple[nn.Tensor, nn.Dim, nn.Tensor]:
+    def _encode_with_ctc(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim, nn.Tensor]:
         """:return: as of :func:`encode`, and of :func:`ctc_log_probs`"""
         if not self.aux_ctc_layers:
             raise ValueError("AedModel: expected aux_ctc_layers, for there is no CTC head")
@@ -192,8 +181,8 @@ class AedModel(nn.Module):
         max_len: int | nn.Tensor | None = None,
     ) -> Hypotheses:
         """
-        Joint search (Watanabe et al. 2017, section "Joint decoding"): the score of a hypothesis is
-        `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob; a part of scale 0 is ignored.
+        Scores are `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob, see
+        :mod:`.joint_search`.
 
         :param source: see :func:`encode`
         :param beam_size: see :func:`beam_search`
@@ -211,32 +200,28 @@ class AedModel(nn.Module):
         """
         if lm is None and lm_scale:
             raise ValueError(f"AedModel: expected an lm for lm_scale {lm_scale}")
-        check_probability("AedModel", inclusive=True, ctc_scale=ctc_scale)
-        lm_parts = [(lm, lm_scale)] if lm_scale else []
         if time_sync:
             lengths = {"length_exponent": length_exponent, "min_len": min_len, "max_len": max_len}
-            _check_time_sync(ctc_scale, **lengths)
-            hypotheses = self._search_frames(
-                source, in_spatial_dim=in_spatial_dim, beam_size=beam_size, ctc_scale=ctc_scale, lm_parts=lm_parts
-            )
+            check_time_sync("AedModel", ctc_scale=ctc_scale, **lengths)
+        joint, batch_dims = self._joint_search(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
+        if time_sync:
+            found = joint.search_frames(beam_size=beam_size, ctc_scale=ctc_scale, lm=lm, lm_scale=lm_scale)
         else:
-            scorer, spatial_dim = self.scorer(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
-            hypotheses = beam_search(
-                combine([(scorer, 1.0), *lm_parts]),
-                batch_dims=source.remaining_dims([in_spatial_dim, *self._in_dims]),
+            scorer = joint.scorer(ctc_scale=ctc_scale)
+            found = beam_search(
+                combine([(scorer, 1.0), (lm, lm_scale)]) if lm_scale else scorer,
+                batch_dims=batch_dims,
                 beam_size=beam_size,
-                max_len=spatial_dim.get_size_tensor(device=source.device) if max_len is None else max_len,
+                max_len=joint.spatial_dim.get_size_tensor(device=source.device) if max_len is None else max_len,
                 bos=self.bos,
                 eos=self.eos,
                 length_exponent=float(not ctc_scale) if length_exponent is None else length_exponent,
-                min_len=min_len or 0,
+                min_len=0 if min_len is None else min_len,
             )
         # The end of sentence is never in a hypothesis.
-        return dataclasses.replace(hypotheses, labels=nn.set_sparse_dim(hypotheses.labels, self.vocab_dim))
+        return dataclasses.replace(found, labels=nn.set_sparse_dim(found.labels, self.vocab_dim))
 
-    def scorer(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float = 0.0
-    ) -> tuple[Scorer, nn.Dim]:
+    def scorer(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float = 0.0) -> tuple[Scorer, nn.Dim]:
         """
         What :func:`search` gives to :func:`beam_search`, e.g. for the :func:`combine` of several models.
 
@@ -244,49 +229,30 @@ class AedModel(nn.Module):
         :param ctc_scale: see :func:`search`
         :return: scorer over the decoder's labels for these utterances, and the encoder's time
         """
-        if not ctc_scale:
+        joint, _ = self._joint_search(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
+        return joint.scorer(ctc_scale=ctc_scale), joint.spatial_dim
+
+    def _joint_search(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float
+    ) -> tuple[JointSearch, list[nn.Dim]]:
+        """:return: and the batch dims"""
+        if not 0.0 <= ctc_scale <= 1.0:
+            raise ValueError(f"AedModel: ctc_scale, expected 0 to 1, got {ctc_scale}")
+        log_probs = None
+        if ctc_scale:
+            encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
+        else:
             encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-            return self._decoder_scorer(encoded, spatial_dim), spatial_dim
-        encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
-        ctc = CtcPrefixScorer(
-            log_probs,
+        joint = JointSearch(
+            decoder=DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim)),
+            log_probs=log_probs,
+            vocab_dim=self.labels_dim,
             spatial_dim=spatial_dim,
             blank=self.blank_index,
+            bos=self.bos,
             eos=self.eos,
-            vocab_dim=self.decoder.vocab_dim,
         )
-        decoder = self._decoder_scorer(encoded, spatial_dim)
-        return combine([(decoder, 1.0 - ctc_scale), (ctc, ctc_scale)]), spatial_dim
-
-    def _decoder_scorer(self, encoded: nn.Tensor, spatial_dim: nn.Dim) -> DecoderScorer:
-        return DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
-
-    def _search_frames(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, beam_size: int, ctc_scale: float, lm_parts: list
-    ) -> Hypotheses:
-        """see :func:`search`"""
-        encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
-        # What may be a label for CTC, but is none
-        labels = nn.range_over_dim(self.labels_dim, dtype="int32", device=source.device)
-        for index in {self.bos, self.eos} - {self.blank_index}:
-            log_probs = nn.where(nn.compare(labels, "equal", index), float("-inf"), log_probs)
-        # Over the alignments, probabilities are summed as they are, so CTC has scale 1 in there.
-        parts = [(self._decoder_scorer(encoded, spatial_dim), (1.0 - ctc_scale) / ctc_scale)]
-        parts += [(lm, scale / ctc_scale) for lm, scale in lm_parts]
-        parts = [(scorer, scale) for scorer, scale in parts if scale]
-        kwargs = {"scorer": combine(parts), "scorer_scale": 1.0, "bos": self.bos, "eos": self.eos} if parts else {}
-        hypotheses = ctc_beam_search(
-            log_probs, spatial_dim=spatial_dim, blank=self.blank_index, beam_size=beam_size, **kwargs
-        )
-        return dataclasses.replace(hypotheses, scores=hypotheses.scores * ctc_scale)
-
-
-def _check_time_sync(ctc_scale: float, **lengths: Any):
-    if not ctc_scale:
-        raise ValueError(f"AedModel: time_sync, expected a ctc_scale above 0, got {ctc_scale}")
-    for name, value in lengths.items():
-        if value is not None:
-            raise ValueError(f"AedModel: {name}, expected None with time_sync, where CTC says how long, got {value}")
+        return joint, encoded.remaining_dims([spatial_dim, self.encoder.out_dim])
 
 
 def make_aed_model(

@@ -131,6 +131,7 @@ class CtcModel(nn.Module):
         lm_scale: float = 0.0,
         bos: int | None = None,
         eos: int | None = None,
+        recombine: str = "sum",
     ) -> Hypotheses:
         """
         :param source: see :func:`encode`
@@ -139,17 +140,17 @@ class CtcModel(nn.Module):
         :param lm_scale: its weight; with 0, it is ignored
         :param bos: of the scorer, see :func:`ctc_beam_search`
         :param eos: of the scorer, see :func:`ctc_beam_search`
+        :param recombine: what prefix beam search takes of a hypothesis' alignments, their "sum" or the best ("max")
         :return: labels of ``vocab_dim``
         :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
-            or a beam below 1
+            a beam below 1, or another ``recombine``
         """
         log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
         dims = {"spatial_dim": spatial_dim, "blank": self.blank_index, "vocab_dim": self.vocab_dim}
-        if beam_size == 1 and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
+        if beam_size == 1 and recombine in ("sum", "max") and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
             return ctc_greedy_search(log_probs, **dims)
-        return ctc_beam_search(
-            log_probs, **dims, beam_size=beam_size, scorer=lm, scorer_scale=lm_scale, bos=bos, eos=eos
-        )
+        options: dict[str, Any] = {"scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
+        return ctc_beam_search(log_probs, **dims, beam_size=beam_size, recombine=recombine, **options)
 
 
 def make_ctc_model(

@@ -72,6 +72,8 @@ class Transformer(nn.Module):
         length_exponent: float = 1.0,
         lm: Any = None,
         lm_scale: float = 0.0,
+        min_len: int = 0,
+        num_best: int | None = None,
     ) -> Hypotheses:
         """
         :param source: label indices ``{batch, time}``
@@ -80,6 +82,8 @@ class Transformer(nn.Module):
         :param length_exponent: see :func:`beam_search`
         :param lm: a scorer over the same labels, with the same begin and end of sentence
         :param lm_scale: its weight; with 0, it is ignored
+        :param min_len: labels at least, see :func:`beam_search`
+        :param num_best: hypotheses, see :func:`beam_search`; None: as many as the beam holds
         :raises ValueError: for a scale without ``lm``, or an ``lm`` with another vocabulary
         """
         if lm is None and lm_scale:
@@ -96,6 +100,8 @@ class Transformer(nn.Module):
             bos=self.bos,
             eos=self.eos,
             length_exponent=length_exponent,
+            min_len=min_len,
+            num_best=num_best,
         )
 
 

@@ -66,7 +66,7 @@ class CausalSelfAttention(rf.CausalSelfAttention):
         :param capacity: number of steps at most, int or scalar on the CPU. With it, no shape ever changes, as compiled
             loops of JAX and those of the net dict need it; without it, the state grows, and contains the dim that does.
         :return: ``k_accum``, ``v_accum`` ``{batch, slots, heads, d}``; ``valid`` ``{slots}``: 1 for a slot that counts;
-            ``pos`` ``{}``: number of frames so far
+            ``pos`` ``{}``: number of frames so far. Both may get batch dims: hypotheses with other numbers of frames
         """
         # Without capacity, there is one slot that never counts: dims of size 0 don't work everywhere.
         slots = Dim(1 if capacity is None else capacity, name="self-att-slots")
@@ -95,7 +95,7 @@ class CausalSelfAttention(rf.CausalSelfAttention):
         if self.rotary:
             queries, keys = self._rotate(queries, keys, positions=state.pos)
         new_state = _append(state, keys, values)
-        slots = new_state.accum_axis if "accum_axis" in new_state else new_state.valid.dims[0]
+        slots = new_state.accum_axis if "accum_axis" in new_state else _fixed_slots(new_state)
         out = self._attend(queries, new_state.k_accum, new_state.v_accum, mask=new_state.valid, axis=slots)
         return out, new_state
 
@@ -179,8 +179,14 @@ def _append(state: rf.State, keys: Tensor, values: Tensor) -> rf.State:
         valid = _concat(state.valid, rf.ones(()))
         keys, values = _concat(state.k_accum, keys), _concat(state.v_accum, values)
         return rf.State(k_accum=keys, v_accum=values, valid=valid, pos=state.pos + 1, accum_axis=slots)
-    (slots,) = state.valid.dims
-    here = rf.compare(rf.range_over_dim(slots, device=keys.device), "==", state.pos)
+    positions = rf.range_over_dim(_fixed_slots(state), device=keys.device)
+    here = rf.compare(positions, "==", state.pos, allow_broadcast_all_sources=True)
     keys, values = rf.where(here, keys, state.k_accum), rf.where(here, values, state.v_accum)
     valid = rf.where(here, 1.0, state.valid)
     return rf.State(k_accum=keys, v_accum=values, valid=valid, pos=state.pos + 1)
+
+
+def _fixed_slots(state: rf.State) -> Dim:
+    """With a capacity. A search in which hypotheses wait for each other gives ``valid`` and ``pos`` its own dims."""
+    (slots,) = (d for d in state.valid.dims if d not in state.pos.dims)
+    return slots

@@ -7,7 +7,7 @@ times infinity, is not a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from .. import nn
@@ -22,6 +22,7 @@ __all__ = [
     "scale_log_probs",
     "size_of",
     "while_loop",
+    "with_dims",
 ]
 
 NEG = -1e30  # the sum of 1e8 of them is still finite in float32
@@ -55,6 +56,24 @@ def while_loop(cond: Callable[[S], nn.Tensor], body: Callable[[S], S], state: S)
             state = body(state)
         return state
     return nn.while_loop(cond, body, state)
+
+
+def with_dims(state: S, dims: Sequence[nn.Dim]) -> S:
+    """
+    :param state: any nested structure
+    :param dims: B
+    :return: with B in each of its tensors, so that `nn.nested.where_nested` can choose by a condition {B}
+    """
+    always = nn.constant(True, dims=dims, dtype="bool")
+
+    def expand(x: Any) -> Any:
+        if not isinstance(x, nn.Tensor):
+            return x
+        if x.dims and not set(x.dims) & set(dims):
+            x = nn.expand_dims(x, dims)
+        return nn.where(always, x, x)
+
+    return nn.nested.tree.map_structure(expand, state)
 
 
 def size_of(dim: nn.Dim) -> int:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, plain, scale_log_probs, size_of
+from ._common import IMPOSSIBLE, NEG, plain, scale_log_probs, size_of, with_dims
+from .scorers import bounded_initial_state
 
 
 @dataclass
@@ -86,8 +87,10 @@ class PrefixBeamSearch:
         if self.scorer is not None:
             # The scorer has a beam from the start, so that the dims of its state's tensors stay as they are.
             bos = nn.set_sparse_dim(self._full(self.bos), self.scorer.vocab_dim)
-            scores, lm_state = self.scorer.score(bos, self.scorer.initial_state(batch_dims=self.dims))
-            lm_state = nn.nested.where_nested(lm_state, lm_state, condition=nn.compare(state["length"], "equal", 0))
+            num_frames = nn.cast(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()), "int32")
+            lm_state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=num_frames + 1)
+            scores, lm_state = self.scorer.score(bos, lm_state)
+            lm_state = with_dims(lm_state, self.dims)
             # Scaled log probs: of the last label (in `blank` and `label` too), the next label, end of sentence
             state["lm_last"] = self._full(0.0, "float32")
             state["lm_next"], state["lm_eos"] = self._scaled(scores)

@@ -111,12 +111,12 @@ def combine(scorers: Sequence[tuple[Scorer, float]]) -> Scorer:
 def bounded_initial_state(scorer: Scorer, *, batch_dims: Sequence[nn.Dim], max_steps: int | nn.Tensor) -> Any:
     """
     :param scorer: if its `initial_state` also takes `capacity`, it gets `max_steps` on the engines that gain from it:
-        dims cannot grow in a net dict's loops, and JAX compiles for each shape.
+        dims cannot grow in the loops of graphs, and JAX compiles for each shape.
     :param batch_dims: B
     :param max_steps: number of calls of `score` at most, int or {B}
     :return: the scorer's initial state
     """
-    if nn.get_selected_backend() not in ("returnn_layers_tf", "jax"):
+    if nn.get_selected_backend() not in ("returnn_layers_tf", "tf", "jax"):
         return scorer.initial_state(batch_dims=batch_dims)
     if isinstance(max_steps, nn.Tensor):
         max_steps = nn.reduce_max(max_steps, axis=max_steps.dims) if max_steps.dims else max_steps

@@ -104,3 +104,34 @@ def test_options_of_a_language_model_without_one(option: dict, beam_size: int):
 def test_no_beam():
     with pytest.raises(ValueError, match="beam_size, expected an int of at least 1, got 0"):
         run_search(features(LENGTHS), LENGTHS, beam_size=0)
+
+
+def _best_alignment(log_probs: np.ndarray, labels: list[int]) -> float:
+    """Viterbi over blanks and labels"""
+    states = [VOCAB, *(c for label in labels for c in (label, VOCAB))]
+    best = np.array([0.0, 0.0, *[-np.inf] * (len(states) - 2)][: len(states)])
+    best = best + log_probs[0, states]
+    for frame in log_probs[1:]:
+        new = best.copy()
+        for i, state in enumerate(states):
+            before = [best[i], *best[max(i - 1, 0) : i]]
+            if i > 1 and state not in (VOCAB, states[i - 2]):
+                before.append(best[i - 2])
+            new[i] = max(before)
+        best = new + frame[states]
+    return float(best[-2:].max())
+
+
+def test_recombination():
+    """with a beam so large that hardly anything is lost"""
+    for recombine, total in (("max", _best_alignment), ("sum", lambda x, labels: -reference_loss(x, labels))):
+        found, log_probs = run_search(features(LENGTHS), LENGTHS, beam_size=150, recombine=recombine)
+        for nbest, frames in zip(found, log_probs, strict=True):
+            scores = [score for score, _ in nbest[:5]]
+            np.testing.assert_allclose(scores, [total(frames, labels) for _, labels in nbest[:5]], atol=0.02)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_other_recombination(beam_size: int):
+    with pytest.raises(ValueError, match="recombine, expected 'sum' or 'max', got 'mean'"):
+        run_search(features(LENGTHS), LENGTHS, beam_size=beam_size, recombine="mean")

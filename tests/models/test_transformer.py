@@ -164,6 +164,22 @@ def test_language_model_counts():
     assert (result["none"] == 2).any() and not (result["lm"] == 2).any()
 
 
+def test_number_of_labels_and_of_hypotheses():
+    def _func(model, source, time):
+        options = {"in_spatial_dim": time, "beam_size": 9, "max_len": 3, "length_exponent": 0.0}
+        outputs = {}
+        for name, extra in [("all", {}), ("long", {"min_len": 2}), ("one", {"num_best": 1})]:
+            hypotheses = model.search(source, **options, **extra)
+            order = [nn.batch_dim, hypotheses.beam_dim]
+            outputs |= {f"{name}-lengths": (hypotheses.lengths, order), f"{name}-scores": (hypotheses.scores, order)}
+        return outputs
+
+    result = _run(_func)
+    assert result["all-lengths"].min() == 0 and result["long-lengths"].min() == 2
+    assert result["one-scores"].shape[1] == 1
+    np.testing.assert_allclose(result["one-scores"][:, 0], result["all-scores"][:, 0], rtol=1e-5)
+
+
 def test_scale_without_language_model():
     def _func(model, source, time):
         return {"x": model.search(source, in_spatial_dim=time, lm_scale=0.3).scores}

@@ -201,6 +201,25 @@ def test_nothing_possible():
     assert first == [] and second == [(0.0, [])]
 
 
+def test_ends_when_ctc_does():
+    """CTC allows one end: at the first step, or only at the last one. The other scorer wants another one."""
+    table = numpy.full((3, 3, 4), -INF, "float32")
+    table[0, :, 3] = 0.0  # nothing but blank
+    table[1, [0, 1, 2], [0, 1, 0]] = 0.0  # a label per frame
+    table[2, :, 1] = 0.0  # one label, in all frames
+    scorer = TableScorer(4, seed=1)
+    for end in (-20.0, -0.01):
+        scorer.table[:, 3] = end
+        for kwargs in (dict(beam_size=1), dict(beam_size=9), dict(beam_size=9, num_best=1, length_exponent=0.0)):
+            found = search(table, [3, 3, 3], scorer, scales=(0.2, 0.8), max_len=3, **kwargs)
+            assert [[labels for _, labels in nbest] for nbest in found] == [[[]], [[0, 1, 0]], [[1]]]
+            for nbest in found:
+                score, labels = nbest[0]
+                assert score == pytest.approx(0.8 * scorer.total(labels, bos=3, eos=3), abs=1e-4)
+    found = search(table, [3, 3, 3], scorer, scales=(0.2, 0.8), beam_size=9, max_len=2, min_len=2)
+    assert found == [[], [], []]
+
+
 @pytest.mark.parametrize(
     "kwargs,message",
     [

@@ -1,0 +1,99 @@
+"""
+Joint search with an attention decoder and CTC (Watanabe et al. 2017, https://doi.org/10.1109/JSTSP.2017.2763455,
+"Joint decoding"): the score of a label sequence is `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`,
+each a log prob. What has scale 0 is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from .. import nn
+from ..search import CtcPrefixScorer, Hypotheses, Scorer, combine, ctc_beam_search
+
+__all__ = ["JointSearch", "check_time_sync"]
+
+
+@dataclass(frozen=True)
+class JointSearch:
+    """
+    What there is for the search in some utterances.
+
+    :param decoder: over the labels of log_probs, or these without blank
+    :param log_probs: of CTC, ``{batch, time, labels and blank}``; None: the decoder alone
+    :param vocab_dim: labels and blank
+    :param spatial_dim: time
+    :param blank: index of blank
+    :param bos: begin of sentence, index in the decoder's vocabulary; may be that of blank
+    :param eos: end of sentence; likewise
+    """
+
+    decoder: Scorer
+    log_probs: nn.Tensor | None
+    vocab_dim: nn.Dim
+    spatial_dim: nn.Dim
+    blank: int
+    bos: int
+    eos: int
+
+    def scorer(self, *, ctc_scale: float) -> Scorer:
+        """
+        For a search label by label, without language model.
+
+        :param ctc_scale: 0 to 1
+        :return: scorer over the decoder's vocabulary
+        """
+        if not ctc_scale:
+            return self.decoder
+        assert self.log_probs is not None
+        ctc = CtcPrefixScorer(
+            self.log_probs,
+            spatial_dim=self.spatial_dim,
+            blank=self.blank,
+            eos=self.eos,
+            vocab_dim=self.decoder.vocab_dim,
+        )
+        return combine([(self.decoder, 1.0 - ctc_scale), (ctc, ctc_scale)])
+
+    def search_frames(self, *, beam_size: int, ctc_scale: float, lm: Scorer | None, lm_scale: float) -> Hypotheses:
+        """
+        Frame by frame: hypotheses in the beam stand for the same frames, with any number of labels.
+
+        :param beam_size: see :func:`ctc_beam_search`
+        :param ctc_scale: above 0, at most 1
+        :param lm: over the decoder's vocabulary
+        :param lm_scale: its weight
+        """
+        log_probs = self.log_probs
+        assert log_probs is not None
+        # What may be a label for CTC, but is none
+        labels = nn.range_over_dim(self.vocab_dim, dtype="int32", device=log_probs.device)
+        for index in {self.bos, self.eos} - {self.blank}:
+            log_probs = nn.where(nn.compare(labels, "equal", index), float("-inf"), log_probs)
+        scorers = [(self.decoder, 1.0 - ctc_scale)]
+        if lm is not None:
+            scorers.append((lm, lm_scale))
+        kwargs: dict[str, Any] = {}
+        if any(scale for _, scale in scorers):
+            # Over the alignments, probabilities are summed as they are: in there, CTC has scale 1.
+            kwargs = {"scorer": combine(scorers), "scorer_scale": 1.0 / ctc_scale, "bos": self.bos, "eos": self.eos}
+        found = ctc_beam_search(
+            log_probs, spatial_dim=self.spatial_dim, blank=self.blank, beam_size=beam_size, **kwargs
+        )
+        return dataclasses.replace(found, scores=found.scores * ctc_scale)
+
+
+def check_time_sync(owner: str, *, ctc_scale: float, **lengths: Any) -> None:
+    """
+    :param owner: for the message
+    :param ctc_scale: of a search frame by frame
+    :param lengths: by the names of options about the length
+    :raises ValueError: for a scale of 0, or a length that is not None
+    """
+    if not ctc_scale:
+        raise ValueError(f"{owner}: time_sync, expected a ctc_scale above 0, got {ctc_scale}")
+    for name, value in lengths.items():
+        if value is not None:
+            raise ValueError(f"{owner}: {name}, expected None with time_sync, where CTC says how long, got {value}")
