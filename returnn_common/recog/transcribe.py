@@ -4,6 +4,7 @@ From waveforms to text, with times of the words: for programs that have a model 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,7 +101,7 @@ class Transcriber:
         :return: of each, in this order. How they were put in batches makes no difference.
         """
         found: dict[int, Transcript] = {}
-        with nn.stop_gradient_scope(), nn.get_run_ctx().train_flag_ctx(False):
+        with _no_gradients(), nn.get_run_ctx().train_flag_ctx(False):
             for batch in self._batches(segments):
                 found.update(zip(batch, self._recognise_batch([segments[i] for i in batch]), strict=True))
         return [found[i] for i in range(len(segments))]
@@ -203,6 +204,11 @@ def join(transcripts: Sequence[Transcript]) -> Transcript:
         transcripts[-1].end,
         words,
     )
+
+
+def _no_gradients() -> Any:
+    """:return: a context; JAX needs none, for it takes gradients only where it is asked to"""
+    return nn.stop_gradient_scope() if nn.get_selected_backend() == "torch" else contextlib.nullcontext()
 
 
 def _to_16khz_mono(waveform: np.ndarray, sample_rate: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from returnn_common import nn
 from returnn_common.cli.errors import CommandError
 from returnn_common.cli.run_model import RunModel, choose_device, load_run_model
 from returnn_common.training.convert import convert_checkpoint
-from tests.cli.trained import SMALL, make_run_folder
+from tests.cli.run_folders import SMALL, make_run_folder
 
 torch = pytest.importorskip("torch")
 

@@ -214,6 +214,22 @@ def test_nothing_stays_behind(model):
         run_ctx.reset_run_ctx()
 
 
+def test_on_jax(model):
+    """the other eager engine"""
+    pytest.importorskip("jax")
+    waveform, _ = speak(["one", "two"])
+    expected = _transcriber(model)(waveform)
+    params = {name: param.raw_tensor.detach().numpy() for name, param in model.named_parameters()}
+    nn.select_backend("jax")
+    try:
+        other = make_tone_model()
+        for name, param in other.named_parameters():
+            param.initial = params[name]
+        _assert_same(_transcriber(other)(waveform), expected)
+    finally:
+        nn.select_backend_torch()
+
+
 def test_join():
     words = [WordTime("a", 0.0, 0.1, 0.5), WordTime("b", 1.0, 1.1, 0.5)]
     parts = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, load_run
 
-__all__ = ["RecogLm", "find_lm"]
+__all__ = ["RecogLm", "find_lm", "labels_of"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def find_lm(name: str, *, run: TrainedRun, backend: str) -> RecogLm:
         raise CommandError(f"--lm {error}") from None
     if lm.recipe.evaluation != "perplexity":
         raise CommandError(f"--lm {name}: expected the run of a language model, but {lm.name} is a recogniser")
-    _check_labels(name, _labels(lm), run=run)
+    _check_labels(name, labels_of(lm), run=run)
     checkpoint = choose_checkpoint(lm)
     options = {**lm.settings, "backend": backend, **({} if lm.corpus is None else {"corpus": str(lm.corpus)})}
     code = (
@@ -58,7 +58,7 @@ def find_lm(name: str, *, run: TrainedRun, backend: str) -> RecogLm:
 def _find_ngram(name: str, path: Path, *, run: TrainedRun) -> RecogLm:
     from ...search import read_arpa
 
-    labels = _labels(run)
+    labels = labels_of(run)
     try:
         ngram = read_arpa(str(path))
     except (ValueError, OSError) as error:
@@ -85,8 +85,11 @@ def _find_ngram(name: str, path: Path, *, run: TrainedRun) -> RecogLm:
     return RecogLm(path, code)
 
 
-def _labels(run: TrainedRun) -> list[str]:
-    """:return: of the vocabulary"""
+def labels_of(run: TrainedRun) -> list[str]:
+    """
+    :return: names of the labels of its vocabulary
+    :raises CommandError: if it has none
+    """
     from returnn.datasets.util.vocabulary import Vocabulary
 
     vocab = getattr(run.recipe.dataset, "vocab", None)
@@ -99,7 +102,7 @@ def _labels(run: TrainedRun) -> list[str]:
 
 
 def _check_labels(name: str, labels: list[str], *, run: TrainedRun):
-    expected = _labels(run)
+    expected = labels_of(run)
     if labels == expected:
         return
     if len(labels) != len(expected):
