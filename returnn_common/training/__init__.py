@@ -7,6 +7,7 @@ from __future__ import annotations
 from .averaging import average_checkpoints, select_checkpoints
 from .convert import convert_checkpoint
 from .learning_rates import noam, one_cycle, warmup_decay
+from .ngram import train_ngram
 from .train_step import train_step
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "average_checkpoints",
     "convert_checkpoint",
     "select_checkpoints",
+    "train_ngram",
 ]
