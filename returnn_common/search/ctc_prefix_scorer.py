@@ -17,7 +17,7 @@ from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, check_index, plain, s
 __all__ = ["CtcPrefixScorer"]
 
 _SMALL = 1e-30  # a sum of products that is larger has lost nothing to float32's range
-_ROUNDS_IN_GRAPH = 14  # of doubling, where the number of frames is not known: at most 2**14 - 1
+_ROUNDS_IN_GRAPH = 16  # of doubling, where the number of frames is not known: at most 2**16 - 1
 _NOT_STARTED, _EMPTY = -2, -1  # last labels: before the first step, and of the empty prefix
 
 
@@ -32,6 +32,8 @@ class CtcPrefixScorer:
     and Steele 1986, https://doi.org/10.1145/7902.7903), and the sum over the frames in which the next label can begin
     is a matrix product. In float32, that can miss frames of a label whose score is below -69: the score is too low
     then, and what it lacks comes with those that follow, so that the sum is as it should be.
+
+    In a graph (TensorFlow), it takes at most 65535 frames.
 
     For :func:`beam_search` it is used in :func:`combine`, e.g. `combine([(decoder, 0.7), (ctc, 0.3)])`.
 

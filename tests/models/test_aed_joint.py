@@ -175,6 +175,17 @@ def test_batch_is_single_and_padding_does_not_matter(positions: str, time_sync: 
         np.testing.assert_allclose([s for s, _ in nbest], [s for s, _ in single], rtol=1e-4)
 
 
+@pytest.mark.parametrize("time_sync", [False, True])
+def test_utterance_without_frames(time_sync: bool):
+    """has no hypothesis, for the decoder has nothing to look at; the others don't notice"""
+    search = _search(beam_size=3, ctc_scale=0.5, time_sync=time_sync)
+    first, empty, second = _nbest(_run(search, lengths=[12, 0, 37]))
+    assert empty == []
+    for nbest, expected in zip((first, second), _nbest(_run(search, lengths=[12, 37])), strict=True):
+        assert [seq for _, seq in nbest] == [seq for _, seq in expected]
+        np.testing.assert_allclose([s for s, _ in nbest], [s for s, _ in expected], rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "kwargs, message",
     [
