@@ -12,9 +12,10 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import Alignment, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
+from ..search import Alignment, CtcPrefixScorer, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
+from .hypothesis_parts import score_parts
 from .joint_search import JointSearch, check_time_sync
 from .specaugment import SpecAugment
 from .speech import check_layers, choose_front_end, encode
@@ -221,6 +222,56 @@ class AedModel(nn.Module):
             )
         # The end of sentence is never in a hypothesis.
         return dataclasses.replace(found, labels=nn.set_sparse_dim(found.labels, self.vocab_dim))
+
+    def score_hypotheses(
+        self,
+        hypotheses: Hypotheses,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        lm: Scorer | None = None,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> dict[str, nn.Tensor]:
+        """
+        :param hypotheses: of :func:`search`
+        :param source: from which they are
+        :param lm: a scorer over the same labels; None: none
+        :param bos: of ``lm``; None: the model's
+        :param eos: of ``lm``; None: the model's
+        :return: "decoder", with CTC heads "ctc" (the one of :func:`ctc_log_probs`), and "lm", each ``{batch, beam}``,
+            see :func:`.hypothesis_parts.score_parts`
+        :raises ValueError: for an ``lm`` with fewer labels
+        """
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        decoder = DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
+        scorers: dict[str, tuple[Scorer | None, int, int]] = {"decoder": (decoder, self.bos, self.eos)}
+        if self.aux_ctc_layers:
+            log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+            dims = {"spatial_dim": spatial_dim, "blank": self.blank_index, "vocab_dim": self.decoder.vocab_dim}
+            scorers["ctc"] = (CtcPrefixScorer(log_probs, **dims, eos=self.eos), self.bos, self.eos)
+        scorers["lm"] = (lm, self.bos if bos is None else bos, self.eos if eos is None else eos)
+        return score_parts(hypotheses, scorers)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """parts that :func:`score_hypotheses` gives without ``lm``"""
+        return ("decoder", *(["ctc"] if self.aux_ctc_layers else []))
+
+    def part_scales(
+        self, *, ctc_scale: float = 0.0, lm_scale: float = 0.0, length_exponent: float | None = None
+    ) -> dict[str, float]:
+        """
+        The arguments are options of :func:`search`.
+
+        :return: with which scale the search has each part of :func:`score_hypotheses`; and "length_exponent", by which
+            it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
+        :raises ValueError: for a ``ctc_scale`` out of range
+        """
+        if not 0.0 <= ctc_scale <= 1.0:
+            raise ValueError(f"AedModel: ctc_scale, expected 0 to 1, got {ctc_scale}")
+        exponent = float(not ctc_scale) if length_exponent is None else length_exponent
+        return {"decoder": 1.0 - ctc_scale, "ctc": ctc_scale, "lm": lm_scale, "length_exponent": exponent}
 
     def scorer(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float = 0.0) -> tuple[Scorer, nn.Dim]:
         """

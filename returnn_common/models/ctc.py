@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import nn
-from ..search import Alignment, Hypotheses, ctc_align, ctc_beam_search, ctc_greedy_search
+from ..search import (
+    Alignment,
+    CtcPrefixScorer,
+    Hypotheses,
+    Scorer,
+    ctc_align,
+    ctc_beam_search,
+    ctc_greedy_search,
+)
 from .features import LogMel
+from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
 from .speech import check_layers, choose_front_end, encode
 
@@ -151,6 +160,45 @@ class CtcModel(nn.Module):
             return ctc_greedy_search(log_probs, **dims)
         options: dict[str, Any] = {"scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
         return ctc_beam_search(log_probs, **dims, beam_size=beam_size, recombine=recombine, **options)
+
+    def score_hypotheses(
+        self,
+        hypotheses: Hypotheses,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        lm: Scorer | None = None,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> dict[str, nn.Tensor]:
+        """
+        :param hypotheses: of :func:`search`
+        :param source: from which they are
+        :param lm: a scorer over the same labels; None: none
+        :param bos: of ``lm``; None: behind the labels
+        :param eos: of ``lm``; None: behind the labels
+        :return: "ctc" and "lm", each ``{batch, beam}``, see :func:`.hypothesis_parts.score_parts`
+        :raises ValueError: for an ``lm`` with fewer labels
+        """
+        log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
+        end = self.blank_index  # a label in its place; blank itself is none
+        ctc = CtcPrefixScorer(log_probs, spatial_dim=spatial_dim, blank=self.blank_index, eos=end)
+        lm_part = (lm, end if bos is None else bos, end if eos is None else eos)
+        return score_parts(hypotheses, {"ctc": (ctc, end, end), "lm": lm_part})
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """parts that :func:`score_hypotheses` gives without ``lm``"""
+        return ("ctc",)
+
+    def part_scales(self, *, lm_scale: float = 0.0) -> dict[str, float]:
+        """
+        The arguments are options of :func:`search`.
+
+        :return: with which scale the search has each part of :func:`score_hypotheses`; and "length_exponent", by which
+            it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
+        """
+        return {"ctc": 1.0, "lm": lm_scale, "length_exponent": 0.0}
 
 
 def make_ctc_model(

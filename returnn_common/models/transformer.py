@@ -8,9 +8,10 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import DecoderScorer, Hypotheses, beam_search, combine
+from ..search import DecoderScorer, Hypotheses, Scorer, beam_search, combine
 from .decoder.transformer import make_transformer_decoder
 from .encoder.transformer import make_transformer_text_encoder
+from .hypothesis_parts import score_parts
 
 __all__ = ["Transformer", "make_transformer"]
 
@@ -103,6 +104,49 @@ class Transformer(nn.Module):
             min_len=min_len,
             num_best=num_best,
         )
+
+    def score_hypotheses(
+        self,
+        hypotheses: Hypotheses,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        lm: Scorer | None = None,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> dict[str, nn.Tensor]:
+        """
+        :param hypotheses: of :func:`search`
+        :param source: from which they are
+        :param lm: a scorer over the same labels; None: none
+        :param bos: of ``lm``; None: the model's
+        :param eos: of ``lm``; None: the model's
+        :return: "decoder" and "lm", each ``{batch, beam}``, see :func:`.hypothesis_parts.score_parts`
+        :raises ValueError: for an ``lm`` with fewer labels
+        """
+        scorers = {
+            "decoder": (
+                DecoderScorer(self.decoder, encoder=self.encode(source, in_spatial_dim=in_spatial_dim)),
+                self.bos,
+                self.eos,
+            ),
+            "lm": (lm, self.bos if bos is None else bos, self.eos if eos is None else eos),
+        }
+        return score_parts(hypotheses, scorers)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """parts that :func:`score_hypotheses` gives without ``lm``"""
+        return ("decoder",)
+
+    def part_scales(self, *, lm_scale: float = 0.0, length_exponent: float = 1.0) -> dict[str, float]:
+        """
+        The arguments are options of :func:`search`.
+
+        :return: with which scale the search has each part of :func:`score_hypotheses`; and "length_exponent", by which
+            it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
+        """
+        return {"decoder": 1.0, "lm": lm_scale, "length_exponent": length_exponent}
 
 
 def _capacity(max_len: int | nn.Tensor) -> int | nn.Tensor | None:

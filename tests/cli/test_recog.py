@@ -41,6 +41,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("recog")
     make_corpus(folder / "corpus")
     make_trained("digits_aed", folder / "aed", corpus=folder / "corpus", settings=AED)
+    make_trained("digits_ctc", folder / "ctc", corpus=folder / "corpus", settings=AED)
     make_word_lm(folder / "lm")
     make_arpa(folder / "words.arpa")
     return folder
@@ -72,6 +73,8 @@ def _options(runner: FakeReturnn) -> dict[str, str]:
         (["FOLDER/aed", "--set", "beam_size=1"], "--set beam_size=1: use --beam"),
         (["FOLDER/aed", "--set", "lm=x"], "--set lm=x: use --lm"),
         (["FOLDER/aed", "--set", "foo=1"], "FOLDER/aed: search option 'foo': AedModel.search has no such option, it "),
+        (["FOLDER/aed", "--ctc-scale", "2"], "FOLDER/aed: AedModel: ctc_scale, expected 0 to 1, got 2"),
+        (["FOLDER/ctc", "--ctc-scale", "0.3"], "'ctc_scale': CtcModel.search has no such option, it has lm_scale, "),
         (["FOLDER/aed", "--lm-scale", "0.3"], "--lm-scale 0.3 needs --lm"),
         (["FOLDER/aed", "--lm", "FOLDER/lm/out"], "--lm FOLDER/lm/out needs --lm-scale"),
         (["FOLDER/aed", "--lm", "FOLDER/lm/out", "--lm-scale", "x"], "--lm-scale x: expected a number"),
@@ -118,6 +121,16 @@ def test_language_model_of_another_vocabulary(words: list[str], message: str, ou
     message = rf"--lm {ngram}: its vocabulary is not that of {out}: . of 10 labels are not among its \d+ words: 'ZERO'"
     with pytest.raises(CommandError, match=message):
         recognise_run(str(out), Asked(lm=str(ngram), options={"lm_scale": "0.3"}), runner=_Returnn())
+
+
+def test_no_ctc_head(out: Path):
+    config = (out / "config.py").read_text()
+    assert "aux_ctc_layers=[options.num_layers]" in config
+    (out / "config.py").write_text(config.replace("aux_ctc_layers=[options.num_layers]", "aux_ctc_layers=[]"))
+    runner = _Returnn()
+    with pytest.raises(CommandError, match="aed: the model has no ctc for ctc_scale 0.3$"):
+        recognise_run(str(out), Asked(options={"ctc_scale": "0.3"}), runner=runner)
+    assert runner.calls == []
 
 
 def test_what_returnn_is_asked_for(out: Path, capsys):
@@ -311,4 +324,4 @@ def test_command_line(out: Path, monkeypatch, capsys):
         backend="jax",
         name="N",
     )
-    assert capsys.readouterr().out == f"('OUT', {expected!r}) {{'mbr': 1.0}}\n"
+    assert capsys.readouterr().out == f"('OUT', {expected!r}) {{'mbr': 1.0, 'tuning': None}}\n"

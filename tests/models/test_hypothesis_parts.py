@@ -64,7 +64,7 @@ def _run(
 
 
 def _check(result, scales: dict[str, float]):
-    names = [name.removeprefix("part ") for name in result if name.startswith("part ")]
+    names = [name.removeprefix("part ") for name in result.outputs if name.startswith("part ")]
     parts = np.stack([result[f"part {name}"] for name in names], axis=-1).astype("float64")
     used = np.isfinite(result["scores"])
     assert used.sum() > 4

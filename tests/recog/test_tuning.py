@@ -168,3 +168,25 @@ def test_damaged_file(content: bytes, tmp_path: Path):
     (tmp_path / "scores.json.gz").write_bytes(content)
     with pytest.raises(ValueError, match="scores.json.gz: expected scores of n-best lists: "):
         read_components(tmp_path / "scores.json.gz")
+
+
+def test_picture(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    from returnn_common.recog.tuning_picture import draw_tuning, lowest_by
+
+    components, references = _components(1)
+    tuned = tune(components, references, points=grid(VALUES))
+    lowest = lowest_by(tuned, ["lm", "ctc"])
+    assert list(lowest) == [(lm, ctc) for lm in VALUES["lm"] for ctc in VALUES["ctc"]]
+    for (lm, ctc), wer in lowest.items():
+        assert wer == min(one.wer for one in tuned if (one.point["lm"], one.point["ctc"]) == (lm, ctc))
+    sizes = []
+    for index, points in enumerate([tuned, tune(components, references, points=[{"lm": 0.0}, {"lm": 1.0}])]):
+        draw_tuning(points, tmp_path / "sub" / f"{index}.png")
+        content = (tmp_path / "sub" / f"{index}.png").read_bytes()
+        assert content[:4] == b"\x89PNG"
+        sizes.append(int.from_bytes(content[16:20], "big"))
+    assert sizes[0] == 6 * sizes[1]  # five scales and a map; one scale
+    draws = tune(components, references, points=random_points({"lm": (0.0, 1.0), "ctc": (0.0, 1.0)}, num=70))
+    draw_tuning(draws, tmp_path / "random.svg")
+    assert "<svg" in (tmp_path / "random.svg").read_text()

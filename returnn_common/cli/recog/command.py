@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CommandError
 from ..run.command import check_backend
 from ..run.process import Runner, run_python
 from ..run.recipe import BACKENDS
-from . import results, search
+from . import results, search, tune
 from .folder import RecogFolder
-from .request import Asked, check_request
+from .request import Asked, Request, check_request, choose_splits
+from .scales import PartScales, choose_points
+from .tune import Tuning
 
 __all__ = ["add_parser", "main", "recognise_run"]
 
@@ -65,6 +69,26 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         type=float,
         help="also choose by minimum Bayes risk from the n-best lists; SCALE of their scores (default: 1)",
     )
+    parser.add_argument(
+        "--rescore",
+        action="store_true",
+        help="the language model is not in the search, but orders its n-best lists anew",
+    )
+    parser.add_argument(
+        "--tune",
+        metavar="OPTION=LOW:HIGH:STEP",
+        nargs="*",
+        help="find the scales with the lowest word error rate, on the n-best lists of all SPLITs together, which no "
+        "model does again; also OPTION=VALUE,VALUE,... (default: lm_scale, ctc_scale and length_exponent)",
+    )
+    parser.add_argument("--tune-random", metavar="N", type=int, help="try N random points instead of a grid")
+    parser.add_argument(
+        "--apply-to",
+        metavar="SPLIT",
+        action="append",
+        default=[],
+        help="with --tune: also recognise this split, and order its lists by the scales that are found",
+    )
     parser.add_argument("--backend", choices=list(BACKENDS), help="engine of RETURNN (default: the run's)")
     parser.add_argument("--name", help="of the folder for the results (default: made from the other arguments)")
     parser.set_defaults(func=main)
@@ -77,17 +101,32 @@ def main(args: argparse.Namespace) -> int:
     :return: exit status
     :raises CommandError: if it cannot go on
     """
+    if (args.tune_random is not None or args.apply_to) and args.tune is None:
+        raise CommandError("--tune-random and --apply-to need --tune")
+    if args.tune is not None and args.rescore:
+        raise CommandError("--rescore and --tune exclude each other")
+    if args.rescore and args.lm is None:
+        raise CommandError("--rescore needs --lm")
+    options = _search_options(args)
+    in_search = not args.rescore
+    if args.tune is not None and args.lm is not None:
+        in_search = options.get("lm_scale", "0") not in ("0", "0.0")
+    tuning = None
+    if args.tune is not None:
+        tuning = Tuning(asked=args.tune, num_random=args.tune_random, apply_to=args.apply_to)
     asked = Asked(
         splits=args.split,
         beam=args.beam,
         lm=args.lm,
-        options=_search_options(args),
+        options=options,
         nbest=args.nbest,
         checkpoint=args.checkpoint,
         backend=args.backend,
         name=args.name,
+        lm_in_search=in_search,
+        lm_needs_scale=args.tune is None,
     )
-    return recognise_run(args.out, asked, mbr=args.mbr)
+    return recognise_run(args.out, asked, mbr=args.mbr, tuning=tuning)
 
 
 def _search_options(args: argparse.Namespace) -> dict[str, str]:
@@ -105,12 +144,19 @@ def _search_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def recognise_run(
-    out: str, asked: Asked, *, mbr: float | None = None, runner: Runner = run_python, console: Any = None
+    out: str,
+    asked: Asked,
+    *,
+    mbr: float | None = None,
+    tuning: Tuning | None = None,
+    runner: Runner = run_python,
+    console: Any = None,
 ) -> int:
     """
     :param out: folder of a run
     :param asked: the arguments
     :param mbr: scale of the scores for minimum Bayes risk; None: without
+    :param tuning: of scales; None: without
     :param runner: starts RETURNN
     :param console: of rich
     :return: exit status
@@ -121,29 +167,59 @@ def recognise_run(
     if mbr is not None and not 0 <= mbr < float("inf"):
         raise CommandError(f"--mbr {mbr}: expected a scale of at least 0")
     request = check_request(out, asked)
+    order = None
+    if tuning is not None or (request.lm is not None and not request.lm_in_search):
+        order = _make_order(request, tuning)
     check_backend(request.backend)
     folder = RecogFolder(request.run.folder.recog / request.name)
     try:
         with folder.open(request.settings, config=search.config_code(request)):
             recognition = search.Recognition(request, folder, console or Console(), runner)
-            _recognise(recognition, mbr=mbr)
+            _recognise(recognition, mbr=mbr, order=order)
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
 
 
-def _recognise(recognition: search.Recognition, *, mbr: float | None):
+@dataclass(frozen=True)
+class _Order:
+    """Another order of the lists: by given scales, or by the best of some points on the splits that are asked for."""
+
+    scales: PartScales
+    points: Sequence[Mapping[str, float]] | None = None
+    apply_to: Sequence[str] = ()
+
+
+def _make_order(request: Request, tuning: Tuning | None) -> _Order:
+    scales = PartScales(request)
+    if tuning is None:
+        scales({})  # raises for a value that the model refuses
+        return _Order(scales)
+    apply_to = choose_splits(request.run, tuning.apply_to, what="--apply-to")
+    points = choose_points(tuning.asked, scales=scales, num_random=tuning.num_random)
+    return _Order(scales, points, apply_to)
+
+
+def _recognise(recognition: search.Recognition, *, mbr: float | None, order: _Order | None):
+    splits = list(dict.fromkeys([*recognition.request.splits, *(order.apply_to if order else ())]))
+    for split in splits:
+        search.recognise(recognition, split=split, with_components=order is not None)
     kinds: list[str] = []
+    if order is not None:
+        kinds.append("rescored" if order.points is None else "tuned")
+        scales = order.scales({})
+        if order.points is not None:
+            asked = recognition.request.splits
+            scales = tune.tune_scales(recognition, asked, scales=order.scales, points=order.points)
+        for split in splits:
+            tune.write_reranked(recognition, split, kinds[0], scales)
     if mbr is not None:
+        for split in splits:
+            results.write_mbr(recognition, split, kind=kinds[-1] if kinds else "", scale=mbr)
         kinds.append("mbr")
-    scored = {}
-    for split in recognition.request.splits:
-        search.recognise(recognition, split=split, with_components=False)
-        if mbr is not None:
-            results.write_mbr(recognition, split, kind="", scale=mbr)
-        scored[split] = results.score(recognition, split, kinds)
     search.remove_checkpoint(recognition.folder)
+    scored = {split: results.score(recognition, split, kinds) for split in splits}
     extra = {split: {"mbr_scale": mbr} for split in scored} if mbr is not None else {}
     results.write_results(recognition, scored, extra=extra)
     results.show(recognition, scored)

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...recog.components import LENGTH_EXPONENT
 from ...recog.search_options import check_search_options
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
 from .lm import RecogLm, find_lm
 
-__all__ = ["Asked", "Request", "check_request", "make_model_of"]
+__all__ = ["Asked", "Request", "check_request", "choose_splits", "make_model_of"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Asked:
     :param backend: of RETURNN; None: the one that has trained
     :param name: of the recognition; None: made from the rest
     :param lm_in_search: else, the language model only scores what the search without it finds
+    :param lm_needs_scale: else, its scale is still to be found
     """
 
     splits: Sequence[str] = ()
@@ -45,6 +48,7 @@ class Asked:
     backend: str | None = None
     name: str | None = None
     lm_in_search: bool = True
+    lm_needs_scale: bool = True
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def check_request(out: str, asked: Asked) -> Request:
     if run.recipe.evaluation != "wer":
         raise CommandError(f"{out}: {run.name} is a language model, which recognises nothing")
     backend = asked.backend or run.backend
-    splits = _choose_splits(run, asked.splits)
+    splits = choose_splits(run, asked.splits or ["test"])
     beam = _check_int("--beam", run.config.get("beam_size", 1) if asked.beam is None else asked.beam)
     nbest = 0 if asked.nbest is None else _check_int("--nbest", asked.nbest)
     if nbest > beam:
@@ -121,8 +125,9 @@ def check_request(out: str, asked: Asked) -> Request:
         raise CommandError(f"--lm-scale {lm_scale}: expected a number")
     if lm_scale and asked.lm is None:
         raise CommandError(f"--lm-scale {lm_scale} needs --lm")
-    if asked.lm is not None and lm_scale is None and asked.lm_in_search:
-        raise CommandError(f"--lm {asked.lm} needs --lm-scale (or --rescore or --tune)")
+    if asked.lm is not None and lm_scale is None and asked.lm_needs_scale:
+        how = "" if asked.lm_in_search else " --rescore"
+        raise CommandError(f"--lm {asked.lm}{how} needs --lm-scale (or --tune)")
     lm = None if asked.lm is None else find_lm(asked.lm, run=run, backend=backend)
     if lm_scale == 0 and asked.lm_in_search:
         lm = lm_scale = None
@@ -157,23 +162,41 @@ def make_model_of(run: TrainedRun) -> Any:
 
 
 def _check_options(request: Request):
+    """Unknown options, and weights of what the model does not have."""
+    model, options = make_model_of(request.run), request.search_options
     try:
-        check_search_options(make_model_of(request.run), request.search_options)
-    except ValueError as error:
+        check_search_options(model, options)
+        if not hasattr(model, "part_scales"):
+            return
+        taken = inspect.signature(model.part_scales).parameters
+        scales = model.part_scales(**{name: value for name, value in options.items() if name in taken})
+    except (ValueError, TypeError) as error:
         raise CommandError(f"{request.run.folder.path}: {error}") from None
+    known = (*model.part_names, LENGTH_EXPONENT, *(["lm"] if request.lm is not None else []))
+    missing = [name for name, scale in scales.items() if scale and name not in known]
+    if missing:
+        raise CommandError(
+            f"{request.run.folder.path}: the model has no {' and no '.join(missing)} for "
+            + ", ".join(f"{name} {value}" for name, value in options.items() if name in taken)
+        )
 
 
-def _choose_splits(run: TrainedRun, names: Sequence[str]) -> list[str]:
+def choose_splits(run: TrainedRun, names: Sequence[str], *, what: str = "--split") -> list[str]:
+    """
+    :param names: of splits; "dev" and "test" stand for all such
+    :param what: where they are from, for the message
+    :raises CommandError: if there is none of that name
+    """
     dataset, known = run.recipe.dataset, run.recipe.splits
     groups = {"dev": dataset.dev_splits, "test": dataset.test_splits}
     splits: list[str] = []
-    for name in names or ["test"]:
+    for name in names:
         if name in known:
             splits.append(name)
         elif groups.get(name):
             splits.extend(groups[name])
         else:
-            raise CommandError(f"--split {name}: no such split, {run.name} has {', '.join(known)}")
+            raise CommandError(f"{what} {name}: no such split, {run.name} has {', '.join(known)}")
     return list(dict.fromkeys(splits))
 
 

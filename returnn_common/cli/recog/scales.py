@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...recog.components import LENGTH_EXPONENT, Components
+from ...recog.components import LENGTH_EXPONENT
 from ...recog.tuning import grid, random_points
 from ..errors import CommandError
 from .request import Request, make_model_of
@@ -35,51 +35,45 @@ class PartScales:
                 f"{request.run.folder.path}: {type(model).__name__} has no part_scales, which this needs"
             )
         self._part_scales: Callable[..., Mapping[str, float]] = model.part_scales
+        self.names: tuple[str, ...] = (*model.part_names, *(["lm"] if request.lm is not None else []))
         self.options = list(inspect.signature(model.part_scales).parameters)
         self._given: dict[str, Any] = {name: v for name, v in request.options.items() if name in self.options}
         if request.lm_scale is not None:
             self._given["lm_scale"] = request.lm_scale
 
-    def __call__(self, point: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    def __call__(self, point: Mapping[str, float]) -> dict[str, float]:
         """
         :param point: options of the search
-        :param names: of the parts that there are
-        :return: scales of these
-        :raises CommandError: for an option whose part is missing, or a value that the model refuses
+        :return: scales of the parts that there are
+        :raises CommandError: for a value that the model refuses
         """
         try:
             scales = self._part_scales(**{**self._given, **point})
         except (ValueError, TypeError) as error:
             raise CommandError(f"scales {dict(point)}: {error}") from None
-        missing = [name for name, scale in scales.items() if scale and name not in (*names, LENGTH_EXPONENT)]
-        if missing:
-            raise CommandError(f"scales {dict(point)}: the model has no part {', '.join(missing)}")
-        return {name: scale for name, scale in scales.items() if name in (*names, LENGTH_EXPONENT)}
+        return {name: scale for name, scale in scales.items() if name in (*self.names, LENGTH_EXPONENT)}
 
-    def relevant(self, names: Sequence[str]) -> list[str]:
+    def relevant(self) -> list[str]:
         """:return: options that change the scale of a part that there is, and of no other"""
         before = self._part_scales(**self._given)
         found = []
         for option in self.options:
             after = self._part_scales(**{**self._given, option: 0.123456})
             changed = [name for name in after if after[name] != before.get(name)]
-            if changed and all(name in (*names, LENGTH_EXPONENT) for name in changed):
+            if changed and all(name in (*self.names, LENGTH_EXPONENT) for name in changed):
                 found.append(option)
         return found
 
 
-def choose_points(
-    asked: Sequence[str], *, scales: PartScales, components: Components, num_random: int | None
-) -> list[dict[str, float]]:
+def choose_points(asked: Sequence[str], *, scales: PartScales, num_random: int | None) -> list[dict[str, float]]:
     """
     :param asked: ``OPTION=LOW:HIGH:STEP`` or ``OPTION=VALUE,VALUE,...``; none: all options, in usual ranges
     :param scales: of the model
-    :param components: of the n-best lists
     :param num_random: so many at random, of ranges ``OPTION=LOW:HIGH``; None: a grid
     :return: what is to be tried
     :raises CommandError: if something of it makes no sense
     """
-    relevant = scales.relevant(components.names)
+    relevant = scales.relevant()
     texts: dict[str, str] = {}
     for item in asked:
         name, equals, text = item.partition("=")
@@ -103,7 +97,10 @@ def choose_points(
         if num > _MAX_POINTS:
             raise CommandError(f"--tune: {num} points are too many, expected at most {_MAX_POINTS}; use --tune-random")
         points = grid(values)
-    return list(points)
+    chosen = list(points)
+    for point in chosen:
+        scales(point)  # raises for a value that the model refuses
+    return chosen
 
 
 def _numbers(name: str, text: str, *, separator: str) -> list[float]:

@@ -16,10 +16,10 @@ from ...recog.tuning_picture import draw_tuning
 from ..errors import CommandError
 from ..run.folder import write_json, write_text
 from .results import references_of
-from .scales import PartScales, choose_points
+from .scales import PartScales
 from .search import Recognition
 
-__all__ = ["Tuning", "rescore", "tune_scales", "write_reranked"]
+__all__ = ["Tuning", "tune_scales", "write_reranked"]
 
 _MAX_ROWS = 10
 
@@ -41,6 +41,7 @@ def write_reranked(recognition: Recognition, split: str, kind: str, scales: Mapp
     """
     Writes the lists of a split, as of another kind, in the order of other scales.
 
+    :param kind: of the lists
     :param scales: of the parts
     """
     nbest = rerank(_read(recognition, split), scales)
@@ -48,32 +49,27 @@ def write_reranked(recognition: Recognition, split: str, kind: str, scales: Mapp
     write_nbest(recognition.folder.nbest(split, kind), {tag: one[:limit] for tag, one in nbest.items()})
 
 
-def rescore(recognition: Recognition, split: str):
-    """Writes the lists of a split in the order which the search's options and the language model give."""
-    names = _read(recognition, split).names
-    write_reranked(recognition, split, "rescored", PartScales(recognition.request)({}, names))
-
-
-def tune_scales(recognition: Recognition, splits: Sequence[str], tuning: Tuning) -> dict[str, float]:
+def tune_scales(
+    recognition: Recognition, splits: Sequence[str], *, scales: PartScales, points: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
     """
     Finds the scales with the lowest word error rate on some splits together; writes all that were tried, and a picture.
 
     :param splits: recognised
+    :param scales: of the model
+    :param points: to try
     :return: scales of the parts, the best ones
-    :raises CommandError: if there is nothing to tune
+    :raises CommandError: if there is nothing to count
     """
-    request, folder = recognition.request, recognition.folder
+    folder = recognition.folder
     lists, references = {}, {}
     for split in splits:
         components = _read(recognition, split)
         lists.update({f"{split}/{tag}": one for tag, one in components.lists.items()})
         references.update({f"{split}/{tag}": text for tag, text in references_of(recognition, split).items()})
     components = replace(components, lists=lists)
-    scales = PartScales(request)
-    points = choose_points(tuning.asked, scales=scales, components=components, num_random=tuning.num_random)
-    names = components.names
     try:
-        tuned = tune(components, references, points=points, scales_of=lambda point: scales(point, names))
+        tuned = tune(components, references, points=[dict(point) for point in points], scales_of=scales)
     except ValueError as error:
         raise CommandError(str(error)) from error
     name, best = "+".join(splits), tuned[0]
@@ -81,7 +77,7 @@ def tune_scales(recognition: Recognition, splits: Sequence[str], tuning: Tuning)
     columns = [["wer", "errors"], *([f"{one.wer:.4f}", str(one.errors)] for one in tuned)]
     text = "".join("\t".join([*row, *more]) + "\n" for row, more in zip(rows, columns, strict=True))
     write_text(folder.tuning(name, ".tsv"), text)
-    found = scales(best.point, names)
+    found = scales(best.point)
     content = {"best": best.point, "scales": found, "wer": round(best.wer, 4), "errors": best.errors}
     write_json(folder.tuning(name, ".json"), {**content, "num_points": len(tuned)})
     try:
