@@ -12,6 +12,7 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
   :func:`make_conv_subsampling`
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
+- :func:`fold_over`, a loop over the frames for a search
 - :func:`while_loop`, whose body can call modules on each engine
 
 Importing it loads no backend.
@@ -48,6 +49,7 @@ from .encoder import Encoder as Encoder
 from .loop import while_loop as while_loop
 from .loss import Loss as Loss
 from .lstm import LSTM as LSTM
+from .recorded import fold_over as fold_over
 from .rotary import RotarySelfAttention as RotarySelfAttention
 from .scan import scan_over as scan_over
 from .stochastic_depth import StochasticDepth as StochasticDepth

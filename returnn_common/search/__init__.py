@@ -4,6 +4,7 @@ Search: from log probabilities and scorers to the best label sequences.
 Implemented on RETURNN's frontend, batched. The result is always :class:`Hypotheses`.
 """
 
+from ._ctc_pruning import CtcPruning
 from .alignment import Alignment, ctc_align
 from .arpa import NgramModel, read_arpa
 from .beam_search import beam_search
@@ -18,6 +19,7 @@ from .scorers import DecoderScorer, Scorer, combine
 __all__ = [
     "Alignment",
     "CtcPrefixScorer",
+    "CtcPruning",
     "DecoderScorer",
     "Hypotheses",
     "NgramModel",

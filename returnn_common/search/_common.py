@@ -18,6 +18,7 @@ __all__ = [
     "check_ctc_log_probs",
     "check_index",
     "check_int",
+    "index_dtype",
     "plain",
     "scale_log_probs",
     "size_of",
@@ -82,9 +83,18 @@ def size_of(dim: nn.Dim) -> int:
     return dim.dimension
 
 
-def plain(x: Any) -> nn.Tensor:
-    """:return: as int32 without sparse dim: net dicts cannot mix tensors with and without. By float, exact to 2**24"""
-    return nn.cast(nn.cast(x, "float32"), "int32")
+def index_dtype() -> str:
+    """:return: of indices, so that the engine need not convert them"""
+    return "int64" if nn.get_selected_backend() == "torch" else "int32"
+
+
+def plain(x: Any, dtype: str = "int32") -> nn.Tensor:
+    """:return: as integers without sparse dim: net dicts cannot mix tensors with and without. Exact to 2**24"""
+    if nn.get_selected_backend() == "returnn_layers_tf":
+        return nn.cast(nn.cast(x, "float32"), dtype)
+    x = nn.cast(x, dtype).copy()
+    x.sparse_dim = None
+    return x
 
 
 def check_int(name: str, what: str, value: Any, *, at_least: int):

@@ -11,6 +11,7 @@ from typing import Any
 from .. import nn
 from ._common import check_ctc_log_probs
 from ._ctc_prefix_beam import PrefixBeamSearch
+from ._ctc_pruning import CtcPruning
 from .hypotheses import Hypotheses
 
 __all__ = ["ctc_beam_search", "ctc_greedy_search"]
@@ -69,6 +70,7 @@ def ctc_beam_search(
     bos: int | None = None,
     eos: int | None = None,
     vocab_dim: nn.Dim | None = None,
+    pruning: CtcPruning | None = None,
 ) -> Hypotheses:
     """
     Prefix beam search: frame by frame, over label sequences (prefixes) instead of alignments.
@@ -93,6 +95,7 @@ def ctc_beam_search(
     :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0
     :param eos: if given, an index of the scorer's vocabulary, scored at the end of each hypothesis
     :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
+    :param pruning: what to leave out in order to be faster; default: nothing but what the beam has no room for
     :return: `beam_size` hypotheses per batch entry; where there are fewer, the rest has the score -inf
     :raise ValueError: an argument that doesn't fit `log_probs`, or is out of range
     """
@@ -117,6 +120,7 @@ def ctc_beam_search(
         use_sum=recombine == "sum",
         bos=bos if bos is not None else (eos or 0),
         eos=eos,
+        pruning=pruning or CtcPruning(),
     )
     labels, scores, out_dim = search.run()
     labels = nn.set_sparse_dim(labels, labels_dim)

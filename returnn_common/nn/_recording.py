@@ -1,0 +1,157 @@
+"""
+What PyTorch computes, recorded and repeated. Only :mod:`.recorded` imports this, as it loads PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+__all__ = ["Recording"]
+
+
+@dataclass
+class _Call:
+    """of an operation"""
+
+    func: Any
+    args: Any
+    results: list[Any]
+    is_tuple: bool
+
+
+class Recording(TorchDispatchMode):
+    """In its context, operations are recorded while they run as usual."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[_Call] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """called by PyTorch for each operation"""
+        results = func(*args, **(kwargs or {}))
+        is_tuple = isinstance(results, (tuple, list))
+        self.calls.append(_Call(func, (args, kwargs or {}), list(results) if is_tuple else [results], is_tuple))
+        return results
+
+    def finish(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]] | None:
+        """
+        :param inputs: what the values depend on; all else is taken for constant
+        :param outputs: the last ones of which come in the place of the last inputs the next time
+        :return: new inputs -> new outputs; None if that can't be
+        """
+        if len({id(x) for x in inputs}) < len(inputs):  # then it's not known which one was used
+            return None
+        states = inputs[len(inputs) - len(outputs) :]
+        if any(_layout(a) != _layout(b) for a, b in zip(states, outputs, strict=True)):
+            return None
+        if torch.is_grad_enabled() and any(x.requires_grad for x in [*inputs, *outputs]):
+            return None
+        program = _Program(inputs, self.calls, outputs)
+        return program.compile() if program.can_repeat else None
+
+
+def _layout(x: Any) -> Hashable:
+    return x.shape, x.stride(), x.dtype, x.device
+
+
+class _Program:
+    """
+    Python code for a recording, without what is computed twice, or is not used, or is always the same.
+
+    :param inputs: tensors
+    :param calls: in order
+    :param outputs: tensors
+    """
+
+    def __init__(self, inputs: Sequence[Any], calls: Sequence[_Call], outputs: Sequence[Any]):
+        self.names: dict[int, str] = {id(x): f"x{i}" for i, x in enumerate(inputs)}
+        self.calls = calls  # as long as ids are looked up
+        self.constants: dict[str, Any] = {}
+        self.inputs = [self.names[id(x)] for x in inputs]
+        self.lines: list[tuple[list[str], str, set[str]]] = []  # new names, code, names in it
+        self.seen: dict[str, list[str]] = {}  # expression -> names of its results
+        self.can_repeat = True
+        for call in calls:
+            self._add(call)
+        self.outputs = [self._name(x) for x in outputs]
+
+    def _add(self, call: _Call):
+        leaves, spec = tree_flatten(call.args)
+        computed = [x for x in leaves if isinstance(x, torch.Tensor) and id(x) in self.names]
+        if not computed:
+            return  # its results are constants
+        if call.func._schema.is_mutable or not _UNREPEATABLE.isdisjoint(call.func.tags):
+            self.can_repeat = False
+        if not all(isinstance(x, torch.Tensor) for x in call.results):
+            self.can_repeat = False
+        if not self.can_repeat:
+            return
+        for x in computed:
+            if not call.is_tuple and _is_same(x, call.results[0]):
+                self.names[id(call.results[0])] = self.names[id(x)]
+                return
+        used: set[str] = set()
+
+        def code(x: Any) -> _Code:
+            if isinstance(x, (bool, int, type(None))):
+                return _Code(repr(x))
+            name = self._name(x)
+            used.add(name)
+            return _Code(name)
+
+        args, kwargs = tree_unflatten([code(x) for x in leaves], spec)
+        parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
+        expression = f"{self._name(call.func)}({', '.join(parts)})"
+        if expression not in self.seen:
+            names = self.seen[expression] = [f"v{len(self.lines)}_{i}" for i in range(len(call.results))]
+            self.lines.append((names, f"{', '.join(names)}{',' * call.is_tuple} = {expression}", used))
+        self.names.update((id(x), name) for x, name in zip(call.results, self.seen[expression], strict=True))
+
+    def _name(self, x: Any) -> str:
+        """:return: of a value that was computed, or else of a constant"""
+        if id(x) in self.names:
+            return self.names[id(x)]
+        name = f"c{id(x)}"
+        self.constants[name] = x
+        return name
+
+    def compile(self) -> Callable[..., Sequence[Any]]:
+        """:return: function of the inputs"""
+        needed, body = set(self.outputs), []
+        for names, line, used in reversed(self.lines):
+            if not needed.isdisjoint(names):
+                needed |= used
+                body.append(f"    {line}\n")
+        lines = [
+            f"def program({', '.join(self.inputs)}):\n",
+            *reversed(body),
+            f"    return {', '.join(self.outputs)},\n",
+        ]
+        namespace = dict(self.constants)
+        exec("".join(lines), namespace)  # noqa: S102 of what is written above
+        return namespace["program"]
+
+
+_UNREPEATABLE = {
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+}
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """:return: whether b is a view of a that shows the same"""
+    return _layout(a) == _layout(b) and a.data_ptr() == b.data_ptr() and a.numel() > 0
+
+
+class _Code(str):
+    """whose repr is the text itself"""
+
+    def __repr__(self) -> str:
+        return str(self)
