@@ -84,6 +84,8 @@ class _Program:
     def _add(self, call: _Call):
         leaves, spec = tree_flatten(call.args)
         computed = [x for x in leaves if isinstance(x, torch.Tensor) and id(x) in self.names]
+        if torch.Tag.nondeterministic_seeded in call.func.tags:
+            self.can_repeat = False
         if not computed:
             return  # its results are constants
         if call.func._schema.is_mutable or not _UNREPEATABLE.isdisjoint(call.func.tags):
@@ -138,11 +140,7 @@ class _Program:
         return namespace["program"]
 
 
-_UNREPEATABLE = {
-    torch.Tag.nondeterministic_seeded,
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-}
+_UNREPEATABLE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -12,6 +12,7 @@ from .biasing import PhraseBias
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .ctc_prefix_scorer import CtcPrefixScorer
 from .hypotheses import Hypotheses
+from .lexicon import LexiconScorer, spell_words
 from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
 from .scorers import DecoderScorer, Scorer, combine
@@ -22,6 +23,7 @@ __all__ = [
     "CtcPruning",
     "DecoderScorer",
     "Hypotheses",
+    "LexiconScorer",
     "NgramModel",
     "NgramScorer",
     "PhraseBias",
@@ -34,4 +36,5 @@ __all__ = [
     "read_arpa",
     "rescore",
     "score_labels",
+    "spell_words",
 ]

@@ -74,7 +74,11 @@ class PrefixBeamSearch:
                 return prefixes, fusion.advance(state[1], chosen)
 
             prefixes, fusion_state = nn.fold_over(
-                frames.spatial_dim, frame, xs=xs, initial=(prefixes, fusion.initial_state(num_frames=longest)), may_repeat=False
+                frames.spatial_dim,
+                frame,
+                xs=xs,
+                initial=(prefixes, fusion.initial_state(num_frames=longest)),
+                may_repeat=False,
             )
         scores = self.add(prefixes["blank"], prefixes["label"])
         for more in (frames.rest, fusion_state.get("eos")):

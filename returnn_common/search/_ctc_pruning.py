@@ -120,7 +120,7 @@ def select_labels(
         and the dim S
     """
     labels = plain(nn.range_over_dim(vocab_dim, dtype="int32", device=log_probs.device))
-    of_labels = nn.where(nn.compare(labels, "equal", blank), NEG, log_probs)
+    of_labels = nn.where(nn.compare(labels, "equal", blank), 2 * NEG, log_probs)  # below labels that are impossible
     k_dim = nn.Dim(max_labels, name="best-labels")
     values, indices, _ = nn.top_k(of_labels, axis=vocab_dim, k_dim=k_dim)
     slots_dim = nn.Dim(max_labels + 1, name="blank-and-best-labels")

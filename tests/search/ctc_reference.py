@@ -97,21 +97,27 @@ def assert_same(nbest, expected, *, exact=True):
         numpy.testing.assert_allclose(scores, sorted(expected.values(), reverse=True), atol=1e-4)
 
 
-def dict_search(log_probs, *, blank, beam_size):
+def dict_search(log_probs, *, blank, beam_size, max_labels=None, score_margin=None, blank_threshold=None):
     """prefix beam search of one sequence [T, V], with prefixes as keys: (labels, score), best first"""
     add, nothing = numpy.logaddexp, float("-inf")
     beam: dict[tuple, tuple[float, float]] = {(): (0.0, nothing)}
     for frame in log_probs:
+        if blank_threshold is not None and frame[blank] > numpy.log(blank_threshold):
+            beam = {prefix: (float(add(*scores)) + frame[blank], nothing) for prefix, scores in beam.items()}
+            continue
+        labels = [c for c in numpy.argsort(-frame) if c != blank][:max_labels]
         new = {}
         for prefix, (in_blank, in_label) in beam.items():
             total = add(in_blank, in_label)
             arrivals = [(prefix, total + frame[blank], nothing)]
             arrivals += [(prefix, nothing, in_label + frame[prefix[-1]])] if prefix else []
-            for c in set(range(len(frame))) - {blank}:
+            for c in {*labels, *(k[-1] for k in beam if k and k[:-1] == prefix)}:
                 before = in_blank if prefix and prefix[-1] == c else total
-                arrivals.append((prefix + (c,), nothing, before + frame[c]))
+                arrivals.append((prefix + (int(c),), nothing, before + frame[c]))
             for key, b, n in arrivals:
                 old = new.get(key, (nothing, nothing))
                 new[key] = (float(add(old[0], b)), float(add(old[1], n)))
-        beam = dict(sorted(new.items(), key=lambda kv: -add(*kv[1]))[:beam_size])
+        best = sorted(new.items(), key=lambda kv: -add(*kv[1]))[:beam_size]
+        limit = nothing if score_margin is None else add(*best[0][1]) - score_margin
+        beam = {k: v for k, v in best if nothing < add(*v) >= limit}
     return sorted(((k, add(*v)) for k, v in beam.items()), key=lambda kv: -kv[1])
