@@ -51,7 +51,7 @@ def make_log_probs(args: argparse.Namespace) -> numpy.ndarray:
     best = rng.integers(0, args.labels - 1, shape)
     best = numpy.where(rng.random(shape) < 2 / 3, args.labels - 1, best)
     utterance, frame = numpy.indices(shape)
-    logits[utterance, frame, best] += rng.uniform(*args.peak, shape)
+    logits[utterance, frame, best] += rng.uniform(args.peak[0], args.peak[1], shape)
     return (logits - numpy.logaddexp.reduce(logits, axis=-1, keepdims=True)).astype("float32")
 
 

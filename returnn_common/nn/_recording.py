@@ -1,79 +1,80 @@
 """
-What PyTorch computes, recorded and repeated. Only :mod:`.recorded` imports this, as it loads PyTorch.
+What PyTorch computes, recorded and repeated, for :mod:`.recorded`. PyTorch is loaded when it is called first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+__all__ = ["compile_calls", "record"]
 
-__all__ = ["Recording"]
+Result = TypeVar("Result")
 
 
 @dataclass
-class _Call:
+class Call:
     """of an operation"""
 
     func: Any
-    args: Any
+    args: tuple[Any, dict[str, Any]]
     results: list[Any]
     is_tuple: bool
 
 
-class Recording(TorchDispatchMode):
-    """In its context, operations are recorded while they run as usual."""
+def record(func: Callable[[], Result]) -> tuple[Result, list[Call]]:
+    """:return: what it returns, and PyTorch's operations which it ran"""
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-    def __init__(self):
-        super().__init__()
-        self.calls: list[_Call] = []
+    calls: list[Call] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """called by PyTorch for each operation"""
-        results = func(*args, **(kwargs or {}))
-        is_tuple = isinstance(results, (tuple, list))
-        self.calls.append(_Call(func, (args, kwargs or {}), list(results) if is_tuple else [results], is_tuple))
-        return results
+    class Recording(TorchDispatchMode):
+        """In its context, all operations come here."""
 
-    def finish(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]] | None:
-        """
-        :param inputs: what the values depend on; all else is taken for constant
-        :param outputs: the last ones of which come in the place of the last inputs the next time
-        :return: new inputs -> new outputs; None if that can't be
-        """
-        if len({id(x) for x in inputs}) < len(inputs):  # then it's not known which one was used
-            return None
-        states = inputs[len(inputs) - len(outputs) :]
-        if any(_layout(a) != _layout(b) for a, b in zip(states, outputs, strict=True)):
-            return None
-        if torch.is_grad_enabled() and any(x.requires_grad for x in [*inputs, *outputs]):
-            return None
-        program = _Program(inputs, self.calls, outputs)
-        return program.compile() if program.can_repeat else None
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            """runs the operation as usual"""
+            del types
+            results = func(*args, **(kwargs or {}))
+            is_tuple = isinstance(results, (tuple, list))
+            calls.append(Call(func, (args, kwargs or {}), list(results) if is_tuple else [results], is_tuple))
+            return results
+
+    with Recording():
+        return func(), calls
 
 
-def _layout(x: Any) -> Hashable:
-    return x.shape, x.stride(), x.dtype, x.device
+def compile_calls(
+    calls: Sequence[Call], *, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Callable[..., Sequence[Any]] | None:
+    """
+    :param calls: of :func:`record`
+    :param inputs: tensors that the values depend on; all else is taken for constant
+    :param outputs: tensors that come in the place of the last inputs the next time
+    :return: new inputs -> new outputs; None if that can't be: there were random numbers, or values that Python looked
+        at, gradients are wanted, or the outputs are laid out in memory otherwise than the inputs
+    """
+    import torch
+
+    if len({id(x) for x in inputs}) < len(inputs):  # then it's not known which one was used
+        return None
+    states = inputs[len(inputs) - len(outputs) :]
+    if any(_layout(a) != _layout(b) for a, b in zip(states, outputs, strict=True)):
+        return None
+    if torch.is_grad_enabled() and any(x.requires_grad for x in [*inputs, *outputs]):
+        return None
+    program = _Program(calls, inputs=inputs, outputs=outputs)
+    return program.compile() if program.can_repeat else None
 
 
 class _Program:
-    """
-    Python code for a recording, without what is computed twice, or is not used, or is always the same.
+    """Python code for calls, without what is computed twice, or is not used, or is always the same."""
 
-    :param inputs: tensors
-    :param calls: in order
-    :param outputs: tensors
-    """
-
-    def __init__(self, inputs: Sequence[Any], calls: Sequence[_Call], outputs: Sequence[Any]):
-        self.names: dict[int, str] = {id(x): f"x{i}" for i, x in enumerate(inputs)}
+    def __init__(self, calls: Sequence[Call], *, inputs: Sequence[Any], outputs: Sequence[Any]):
         self.calls = calls  # as long as ids are looked up
+        self.names: dict[int, str] = {id(x): f"x{i}" for i, x in enumerate(inputs)}
+        self.inputs = list(self.names.values())
         self.constants: dict[str, Any] = {}
-        self.inputs = [self.names[id(x)] for x in inputs]
         self.lines: list[tuple[list[str], str, set[str]]] = []  # new names, code, names in it
         self.seen: dict[str, list[str]] = {}  # expression -> names of its results
         self.can_repeat = True
@@ -81,16 +82,21 @@ class _Program:
             self._add(call)
         self.outputs = [self._name(x) for x in outputs]
 
-    def _add(self, call: _Call):
+    def _add(self, call: Call):
+        import torch
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
         leaves, spec = tree_flatten(call.args)
         computed = [x for x in leaves if isinstance(x, torch.Tensor) and id(x) in self.names]
-        if torch.Tag.nondeterministic_seeded in call.func.tags:
-            self.can_repeat = False
+        self.can_repeat = self.can_repeat and torch.Tag.nondeterministic_seeded not in call.func.tags
         if not computed:
             return  # its results are constants
-        if call.func._schema.is_mutable or not _UNREPEATABLE.isdisjoint(call.func.tags):
-            self.can_repeat = False
-        if not all(isinstance(x, torch.Tensor) for x in call.results):
+        if (
+            call.func._schema.is_mutable
+            or torch.Tag.data_dependent_output in call.func.tags
+            or torch.Tag.dynamic_output_shape in call.func.tags
+            or not all(isinstance(x, torch.Tensor) for x in call.results)
+        ):
             self.can_repeat = False
         if not self.can_repeat:
             return
@@ -103,9 +109,8 @@ class _Program:
         def code(x: Any) -> _Code:
             if isinstance(x, (bool, int, type(None))):
                 return _Code(repr(x))
-            name = self._name(x)
-            used.add(name)
-            return _Code(name)
+            used.add(self._name(x))
+            return _Code(self._name(x))
 
         args, kwargs = tree_unflatten([code(x) for x in leaves], spec)
         parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
@@ -130,17 +135,14 @@ class _Program:
             if not needed.isdisjoint(names):
                 needed |= used
                 body.append(f"    {line}\n")
-        lines = [
-            f"def program({', '.join(self.inputs)}):\n",
-            *reversed(body),
-            f"    return {', '.join(self.outputs)},\n",
-        ]
+        head, tail = f"def program({', '.join(self.inputs)}):\n", f"    return {', '.join(self.outputs)},\n"
         namespace = dict(self.constants)
-        exec("".join(lines), namespace)  # noqa: S102 of what is written above
+        exec("".join([head, *reversed(body), tail]), namespace)  # noqa: S102 of what is written above
         return namespace["program"]
 
 
-_UNREPEATABLE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+def _layout(x: Any) -> Hashable:
+    return x.shape, x.stride(), x.dtype, x.device
 
 
 def _is_same(a: Any, b: Any) -> bool:

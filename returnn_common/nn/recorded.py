@@ -15,6 +15,7 @@ import returnn.frontend as rf
 from returnn.frontend.nested import tree  # the same functions on nested structures as RETURNN's own
 from returnn.tensor import Dim, Tensor
 
+from ._recording import compile_calls, record
 from .loop import while_loop
 
 __all__ = ["fold_over"]
@@ -69,19 +70,15 @@ def _record(
         state differ in their dims or their layout in memory, gradients are wanted, or the frame did what can't be
         repeated
     """
-    from ._recording import Recording
-
     tensors = tree.flatten(xs)
     axes = [x.get_axis_from_description(spatial_dim) for x in tensors]
     x = tree.map_structure(lambda x: rf.gather(x, indices=t, axis=spatial_dim), xs)
-    recording = Recording()
-    with recording:
-        new_state = body(x, state)
+    new_state, calls = record(lambda: body(x, state))
     old, new = tree.flatten(state), tree.flatten(new_state)
     if any(a.dims != b.dims for a, b in zip(old, new, strict=True)):
         return new_state, None
     inputs = [x.raw_tensor for x in [*tree.flatten(x), *old]]
-    run = recording.finish(inputs, [x.raw_tensor for x in new])
+    run = compile_calls(calls, inputs=inputs, outputs=[x.raw_tensor for x in new])
     if run is None:
         return new_state, None
 
