@@ -69,15 +69,14 @@ class TransducerTargets:
 
     def sizes(self, positions_dim: Dim) -> Sizes:
         """:param positions_dim: one more than there are labels"""
-        device = self.targets.device
         is_repeated = None
         if self.topology == "ctc":
             positions = range_over(positions_dim, self.targets)
             this, last = (self._label_after(positions - i) for i in (1, 2))
             is_repeated = rf.combine_bc(rf.compare_bc(this, "==", last), "logical_and", positions > 1)
         return Sizes(
-            num_frames=self.input_spatial_dim.get_size_tensor(device=device),
-            num_labels=self.targets_spatial_dim.get_size_tensor(device=device),
+            num_frames=self._lengths(self.input_spatial_dim),
+            num_labels=self._lengths(self.targets_spatial_dim),
             time_dim=self.input_spatial_dim,
             positions_dim=positions_dim,
             is_repeated=is_repeated,
@@ -94,12 +93,18 @@ class TransducerTargets:
             symbols.append(self._label_after(positions - 1))
         return symbols
 
+    def _lengths(self, dim: Dim) -> Tensor:
+        """:return: ``{batch}``, also if it is one length for all"""
+        lengths = dim.get_size_tensor(device=self.targets.device)
+        batch_dims = self.targets.remaining_dims(self.targets_spatial_dim)
+        return rf.expand_dims(lengths, [x for x in batch_dims if x not in lengths.dims])
+
     def _label_after(self, positions: Tensor) -> Tensor:
         """:return: ``{batch, ...}``, without sparse dim; 0 where there is none"""
         padded, (dim,) = rf.pad(
             plain(self.targets), axes=[self.targets_spatial_dim], padding=[(0, 1)], value=0, handle_dynamic_dims=False
         )
-        num_labels = self.targets_spatial_dim.get_size_tensor(device=self.targets.device)
+        num_labels = self._lengths(self.targets_spatial_dim)
         exists = rf.combine_bc(positions >= 0, "logical_and", rf.compare_bc(positions, "<", num_labels))
         positions = rf.where(exists, positions, 0, allow_broadcast_all_sources=True)
         return rf.where(exists, rf.gather(padded, indices=positions, axis=dim), 0)
@@ -167,9 +172,12 @@ def find_positions_dim(what: str, x: Tensor, targets: TransducerTargets, *, time
     rest = [dim for dim in x.dims if dim not in others]
     if missing or len(rest) != 2:
         raise ValueError(f"transducer: expected {what} with the dims {expected}, got {x}")
-    features = [dim for dim in rest if dim in (x.feature_dim, targets.targets.sparse_dim)] or [
-        dim for dim in rest if dim.is_static()
-    ]
+    known = (x.feature_dim, targets.targets.sparse_dim)
+    features = (
+        [dim for dim in rest if dim in known]
+        or [dim for dim in rest if targets.targets_spatial_dim + 1 in rest and dim != targets.targets_spatial_dim + 1]
+        or [dim for dim in rest if dim.is_static()]
+    )
     if len(features) != 1:
         raise ValueError(f"transducer: expected {what} with feature_dim set to one of {rest}, got {x}")
     (positions_dim,) = (dim for dim in rest if dim != features[0])

@@ -60,6 +60,7 @@ def _run(
     topology: str = "rnnt",
     dropout: float = 0.0,
     garbage: float = 0.0,
+    sizes: dict[str, Any] | None = None,
     **options: Any,
 ) -> Result:
     """:param kind: "whole", "joint", "pruned" or "simple" """
@@ -86,7 +87,7 @@ def _run(
         return {**values, **bands, **logits, "sum": total}
 
     return run_on(
-        *(engine, func, _inputs(garbage), DIMS),
+        *(engine, func, _inputs(garbage), {**DIMS, **(sizes or {})}),
         make_model=lambda size, vocab: _Joint(size, vocab, dropout=dropout),
         train=True,
         grad_of="sum",
@@ -180,7 +181,20 @@ def _moves_well(first: tuple[int, ...], band: int) -> bool:
     return all(0 <= after - before < band for before, after in itertools.pairwise(first))
 
 
-@pytest.mark.parametrize("engine", ["tensorflow", "tensorflow-net-dict", "jax"])
+def test_one_length_for_all():
+    sizes: list[dict[str, Any]] = [
+        {"time": [5] * 4, "labels": [3] * 4, "positions": [4] * 4},
+        {"time": 5, "labels": 3, "positions": np.array(4)},
+    ]
+    for kind in ("joint", "pruned"):
+        expected, result = (_run(kind, sizes=x) for x in sizes)
+        _assert_same(result, expected)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["tensorflow", "tensorflow-net-dict", pytest.param("jax", marks=pytest.mark.slow("JAX compiles each operation"))],
+)
 def test_other_engines(engine: str):
     expected, result = (_run("pruned", engine=x, band=3, garbage=1e3) for x in ("torch", engine))
     _assert_same(result, expected, atol=1e-4)
