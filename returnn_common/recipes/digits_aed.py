@@ -13,6 +13,7 @@ from returnn_common import nn
 from returnn_common.config import Options
 from returnn_common.datasets import Librispeech, WordVocab
 from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPerturbation
+from returnn_common.datasets.joined import join_utterances
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.aed import AedModel
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
@@ -42,9 +43,10 @@ options = Options(
     model_dim=96,
     decoder="transformer",  # or lstm
     decoder_dropout=0.1,
-    label_noise=0.5,  # else the decoder learns the few transcripts by heart
-    ctc_scale=1.0,
+    join=0.7,  # of the utterances, to new strings: else the decoder learns the few transcripts by heart
+    ctc_scale=1.0,  # of its loss
     beam_size=4,
+    search_ctc_scale=0.4,  # its share of the scores; 0: attention alone
     dropout=0.0,
     peak_learning_rate=2e-3,
     precision="float32",  # or "bfloat16"
@@ -71,6 +73,8 @@ train["dataset"]["epoch_wise_filter"] = {
     (1, 2): {"max_mean_len": 60},  # in hundredths of a second
     (3, 4): {"max_mean_len": 110},
 }
+if options.join:
+    train = join_utterances(train, probability=options.join, max_labels=8, max_frames=6 * 16_000, first_epoch=5)
 train = multi_epoch(train, 2)
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 12 * 16_000}  # attention is learnt late: many small steps
@@ -102,7 +106,8 @@ def get_model(*, epoch: int, step: int, **_other):
     words_and_end_dim = nn.FeatureDim("words-and-end", end + 1)
     sizes = {"model_dim": options.model_dim, "dropout": options.decoder_dropout}
     if options.decoder == "transformer":
-        decoder = make_transformer_decoder(encoder.out_dim, words_and_end_dim, num_layers=1, num_heads=4, **sizes)
+        sizes.update(num_layers=1, num_heads=4, share_embedding=False)
+        decoder = make_transformer_decoder(encoder.out_dim, words_and_end_dim, **sizes)
     elif options.decoder == "lstm":
         sizes.update(embed_dim=options.model_dim // 2, att_dim=options.model_dim)
         decoder = make_lstm_attention_decoder(encoder.out_dim, words_and_end_dim, **sizes)
@@ -118,7 +123,6 @@ def get_model(*, epoch: int, step: int, **_other):
         aux_ctc_layers=[options.num_layers],
         aux_ctc_scale=options.ctc_scale,
         label_smoothing=0.1,
-        label_noise=options.label_noise,
     )
 
 
@@ -131,6 +135,7 @@ learning_rate_file = "output/digits_aed/learning_rates"
 log_verbosity = 4
 random_seed = options.random_seed
 beam_size = options.beam_size
+search_options = {"ctc_scale": options.search_ctc_scale}
 num_epochs = options.num_epochs
 save_interval = 1
 warmup_epochs = min(3, options.num_epochs // 2)

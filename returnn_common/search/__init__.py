@@ -12,7 +12,6 @@ from .biasing import PhraseBias
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .ctc_prefix_scorer import CtcPrefixScorer
 from .hypotheses import Hypotheses
-from .internal_lm import average_context, internal_lm, zero_context
 from .lexicon import LexiconScorer, spell_words
 from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
@@ -29,16 +28,13 @@ __all__ = [
     "NgramScorer",
     "PhraseBias",
     "Scorer",
-    "average_context",
     "beam_search",
     "combine",
     "ctc_align",
     "ctc_beam_search",
     "ctc_greedy_search",
-    "internal_lm",
     "read_arpa",
     "rescore",
     "score_labels",
     "spell_words",
-    "zero_context",
 ]

@@ -23,12 +23,12 @@ def make_transformer_decoder(
     num_heads: int = 8,
     ff_dim: int | nn.Dim | None = None,
     positions: str = "absolute",
+    share_embedding: bool = True,
     dropout: float = 0.1,
 ) -> TransformerDecoder:
     """
     The defaults are the paper's base model (table 3), but with normalisation before each block instead of after it
     (Xiong et al. 2020, https://arxiv.org/abs/2002.04745, figure 1), and once more before the output.
-    The labels' embedding is that of the output layer as well (section 3.4 of the paper).
 
     It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of
     steps at most, so that no shape in the state ever changes.
@@ -39,6 +39,8 @@ def make_transformer_decoder(
     :param ff_dim: inside of the feed-forward blocks; None: 4 times ``model_dim``
     :param positions: "absolute": sinusoids added to the embedding (section 3.5 of the paper); "rotary": queries and
         keys of the self-attention are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864)
+    :param share_embedding: the labels' embedding is that of the output layer as well (section 3.4 of the paper). At
+        first, such a decoder repeats the label before, which a small one takes long to unlearn.
     :param dropout: after each block, in it, on the attention weights and on the embedding
     :return: decoder, ``{batch, labels} -> {batch, labels, vocab}``
     :raises ValueError: for a size that doesn't fit, or another ``positions``
@@ -62,7 +64,7 @@ def make_transformer_decoder(
         pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
         dropout=dropout,
         att_dropout=dropout,
-        share_embedding=True,
+        share_embedding=share_embedding,
         input_embedding_scale=size**0.5,
         input_dropout=dropout,
         layer_opts={"self_att": CausalSelfAttention, "self_att_opts": {"rotary": positions == "rotary"}},

@@ -101,6 +101,7 @@ def test_what_each_argument_does():
         "num_heads": _run(_whole, num_heads=1),
         "ff_dim": _run(_whole, ff_dim=20),
         "positions": _run(_whole, positions="rotary"),
+        "share_embedding": _run(_whole, share_embedding=False),
     }
     for name, result in other.items():
         assert np.abs(result["out"] - base["out"]).max() > 1e-3, name
@@ -108,6 +109,7 @@ def test_what_each_argument_does():
     assert other["model_dim"].params["input_embedding.weight"].shape == (VOCAB, 12)
     assert base.params["layers.0.ff.linear_ff.weight"].shape == (MODEL, 4 * MODEL)
     assert other["ff_dim"].params["layers.0.ff.linear_ff.weight"].shape == (MODEL, 20)
+    assert set(other["share_embedding"].params) - set(base.params) == {"logits.weight"}
     np.testing.assert_array_equal(_run(_whole, train=True, dropout=0.0)["out"], base["out"])
     assert np.abs(_run(_whole, train=True, dropout=0.5)["out"] - base["out"]).max() > 0.1
 
