@@ -6,6 +6,9 @@ out where RETURNN's doesn't build (net dict), and in the state: RETURNN's append
 one, which fails or gives zeros on some engines when the lengths differ; here it goes into a slot of its own that all
 sequences share, and a mask says which slots count. Parameter names and numbers are RETURNN's.
 
+In a beam search, hypotheses of an utterance have most of their frames in common. So there can be one pool of slots for
+all of them (:mod:`._beam_slots`): then only the mask depends on the hypothesis, and no keys and values are reordered.
+
 Shapes: slots is the time of the keys in the state; heads, d: attention heads, and the features of each.
 """
 
@@ -17,6 +20,7 @@ import returnn.frontend as rf
 from returnn.frontend.attention import dot_attention
 from returnn.tensor import Dim, Tensor, single_step_dim
 
+from . import _beam_slots
 from .rotary import rotate
 
 __all__ = ["CausalSelfAttention"]
@@ -60,14 +64,20 @@ class CausalSelfAttention(rf.CausalSelfAttention):
         )
         self.rotary = rotary
 
-    def default_initial_state(self, *, batch_dims: Sequence[Dim], capacity: int | Tensor | None = None) -> rf.State:
+    def default_initial_state(
+        self, *, batch_dims: Sequence[Dim], capacity: int | Tensor | None = None, beam_dim: Dim | None = None
+    ) -> rf.State:
         """
         :param batch_dims:
         :param capacity: number of steps at most, int or scalar on the CPU. With it, no shape ever changes, as compiled
             loops of JAX and those of the net dict need it; without it, the state grows, and contains the dim that does.
+        :param beam_dim: one of batch_dims, hypotheses of the same utterance, which then share their slots. For single
+            steps with an engine that is eager; not with ``capacity``, which has precedence.
         :return: ``k_accum``, ``v_accum`` ``{batch, slots, heads, d}``; ``valid`` ``{slots}``: 1 for a slot that counts;
             ``pos`` ``{}``: number of frames so far. Both may get batch dims: hypotheses with other numbers of frames
         """
+        if capacity is None and beam_dim is not None:
+            return _beam_slots.initial_state(self, batch_dims=batch_dims, beam_dim=beam_dim)
         # Without capacity, there is one slot that never counts: dims of size 0 don't work everywhere.
         slots = Dim(1 if capacity is None else capacity, name="self-att-slots")
         state = rf.State(
@@ -94,13 +104,20 @@ class CausalSelfAttention(rf.CausalSelfAttention):
             return self._whole(queries, keys, values, axis=axis, state=state)
         if self.rotary:
             queries, keys = self._rotate(queries, keys, positions=state.pos)
+        if _beam_slots.is_shared(state):
+            new_state = _beam_slots.append(state, keys, values)
+            return self._project(_beam_slots.attend(self, queries, new_state)), new_state
         new_state = _append(state, keys, values)
         slots = new_state.accum_axis if "accum_axis" in new_state else _fixed_slots(new_state)
         out = self._attend(queries, new_state.k_accum, new_state.v_accum, mask=new_state.valid, axis=slots)
         return out, new_state
 
     def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, *, axis: Dim, state: rf.State):
-        if len(state.valid.dims) > 1 or "accum_axis" in state and state.accum_axis.dimension != 1:
+        if _beam_slots.is_shared(state):
+            started = state.new.dimension + state.old.dimension > 2
+        else:
+            started = len(state.valid.dims) > 1 or "accum_axis" in state and state.accum_axis.dimension != 1
+        if started:
             raise ValueError(f"CausalSelfAttention: a sequence can't follow on other frames, got the state {state}")
         if self.rotary:
             positions = rf.range_over_dim(axis, device=queries.device)

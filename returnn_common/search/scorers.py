@@ -30,6 +30,8 @@ class Scorer(Protocol):
 
     def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> Any:
         """
+        It may also take `capacity` and `beam_dim`, see :class:`DecoderScorer`; a search tells what it knows of them.
+
         :param batch_dims: B
         :return: any nested structure that `nn.nested` handles, of tensors and dims. The search selects from its
             tensors along the beam dim, those without it are shared.
@@ -64,14 +66,24 @@ class DecoderScorer:
         self.capacity = capacity
         self.vocab_dim: nn.Dim = decoder.vocab_dim
 
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim], capacity: int | nn.Tensor | None = None) -> Any:
+    def initial_state(
+        self,
+        *,
+        batch_dims: Sequence[nn.Dim],
+        capacity: int | nn.Tensor | None = None,
+        beam_dim: nn.Dim | None = None,
+    ) -> Any:
         """
         :param batch_dims: B
         :param capacity: steps at most, where the scorer has none of its own
+        :param beam_dim: the one of B whose entries are hypotheses of the same utterance, for a decoder whose
+            `default_initial_state` takes it: then they can share what they have in common
         :return: the decoder's
         """
         capacity = capacity if self.capacity is None else self.capacity
-        return _call_with_capacity(self.decoder.default_initial_state, batch_dims=batch_dims, capacity=capacity)
+        return _call_with(
+            self.decoder.default_initial_state, batch_dims=batch_dims, capacity=capacity, beam_dim=beam_dim
+        )
 
     def score(self, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
         """
@@ -108,26 +120,36 @@ def combine(scorers: Sequence[tuple[Scorer, float]]) -> Scorer:
     return _Combined([(scorer, float(scale)) for scorer, scale in scorers if scale], vocab_dim=first)
 
 
-def bounded_initial_state(scorer: Scorer, *, batch_dims: Sequence[nn.Dim], max_steps: int | nn.Tensor) -> Any:
+def bounded_initial_state(
+    scorer: Scorer,
+    *,
+    batch_dims: Sequence[nn.Dim],
+    max_steps: int | nn.Tensor,
+    beam_dim: nn.Dim | None = None,
+) -> Any:
     """
     :param scorer: if its `initial_state` also takes `capacity`, it gets `max_steps` on the engines that gain from it:
-        dims cannot grow in the loops of graphs, and JAX compiles for each shape.
+        dims cannot grow in the loops of graphs, and JAX compiles for each shape. If it takes `beam_dim`, it gets that
+        where shapes may change as they like.
     :param batch_dims: B
     :param max_steps: number of calls of `score` at most, int or {B}
+    :param beam_dim: the one of B whose entries are hypotheses of the same utterance, if a search selects among them
     :return: the scorer's initial state
     """
     if nn.get_selected_backend() not in ("returnn_layers_tf", "tf", "jax"):
-        return scorer.initial_state(batch_dims=batch_dims)
+        if not nn.is_executing_eagerly() or nn.is_static_traceable():
+            beam_dim = None
+        return _call_with(scorer.initial_state, batch_dims=batch_dims, beam_dim=beam_dim)
     if isinstance(max_steps, nn.Tensor):
         max_steps = nn.reduce_max(max_steps, axis=max_steps.dims) if max_steps.dims else max_steps
         max_steps = nn.copy_to_device(max_steps, "cpu")
-    return _call_with_capacity(scorer.initial_state, batch_dims=batch_dims, capacity=max_steps)
+    return _call_with(scorer.initial_state, batch_dims=batch_dims, capacity=max_steps)
 
 
-def _call_with_capacity(func: Callable[..., Any], *, capacity: int | nn.Tensor | None, **kwargs) -> Any:
-    if capacity is not None and "capacity" in inspect.signature(func).parameters:
-        kwargs["capacity"] = capacity
-    return func(**kwargs)
+def _call_with(func: Callable[..., Any], *, batch_dims: Sequence[nn.Dim], **hints) -> Any:
+    """:param hints: those that are not None are passed on, if `func` takes them"""
+    known = inspect.signature(func).parameters
+    return func(batch_dims=batch_dims, **{k: v for k, v in hints.items() if v is not None and k in known})
 
 
 class _Combined:
@@ -138,9 +160,15 @@ class _Combined:
         self.vocab_dim = vocab_dim
         self.can_exceed_zero = any(scale < 0 or getattr(scorer, "can_exceed_zero", False) for scorer, scale in parts)
 
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim], capacity: int | nn.Tensor | None = None) -> dict[str, Any]:
+    def initial_state(
+        self,
+        *,
+        batch_dims: Sequence[nn.Dim],
+        capacity: int | nn.Tensor | None = None,
+        beam_dim: nn.Dim | None = None,
+    ) -> dict[str, Any]:
         return {
-            str(i): _call_with_capacity(scorer.initial_state, batch_dims=batch_dims, capacity=capacity)
+            str(i): _call_with(scorer.initial_state, batch_dims=batch_dims, capacity=capacity, beam_dim=beam_dim)
             for i, (scorer, _) in enumerate(self.parts)
         }
 

@@ -5,11 +5,10 @@ so that parameter names are RETURNN's and existing checkpoints load.
 
 from __future__ import annotations
 
-from returnn.frontend.decoder.transformer import TransformerDecoder
-
 from ... import nn
 from ...nn.causal_attention import CausalSelfAttention
 from ...nn.checks import check_at_least, check_probability
+from ...nn.transformer_decoder import TransformerDecoder
 
 __all__ = ["make_transformer_decoder"]
 
@@ -31,7 +30,8 @@ def make_transformer_decoder(
     (Xiong et al. 2020, https://arxiv.org/abs/2002.04745, figure 1), and once more before the output.
 
     It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of
-    steps at most, so that no shape in the state ever changes.
+    steps at most, so that no shape in the state ever changes; and ``beam_dim``, with which the hypotheses of a beam
+    search share what they have in common.
 
     :param encoder_dim: of the encoder's output, normalised already
     :param vocab_dim: of the labels

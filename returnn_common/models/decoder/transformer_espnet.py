@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 
-from returnn.frontend.decoder.transformer import TransformerDecoder
-
 from ... import nn
 from ...nn.causal_attention import CausalSelfAttention
 from ...nn.checks import check_at_least, check_probability
+from ...nn.transformer_decoder import TransformerDecoder
 
 __all__ = ["make_espnet_transformer_decoder"]
 

@@ -5,11 +5,10 @@ wired from RETURNN's own modules.
 
 from __future__ import annotations
 
-from returnn.frontend.decoder.transformer import TransformerDecoder
-
 from ... import nn
 from ...nn.causal_attention import CausalSelfAttention
 from ...nn.checks import check_at_least, check_probability
+from ...nn.transformer_decoder import TransformerDecoder
 
 __all__ = ["make_transformer_lm"]
 
@@ -31,7 +30,8 @@ def make_transformer_lm(
     Normalisation comes before each block, as there, and once more before the output.
 
     It follows :class:`returnn_common.nn.Decoder`. ``default_initial_state`` also takes ``capacity``: the number of
-    steps at most, so that no shape in the state ever changes.
+    steps at most, so that no shape in the state ever changes; and ``beam_dim``, with which the hypotheses of a beam
+    search share what they have in common.
 
     :param vocab_dim: of the labels
     :param num_heads: divides ``model_dim``
