@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything loads a library
 os.environ.setdefault("DISABLE_CUDA", "1")
 
 import argparse
+import logging
 import statistics
 import sys
 import time
@@ -99,6 +100,7 @@ def make_espnet(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
     from espnet.nets.batch_beam_search import BatchBeamSearch
     from espnet2.asr.decoder.transformer_decoder import TransformerDecoder
 
+    logging.getLogger("espnet").setLevel(logging.ERROR)  # it warns of hypotheses as long as they may be: on purpose
     torch.manual_seed(1)
     decoder = TransformerDecoder(
         vocab_size=sizes.labels,

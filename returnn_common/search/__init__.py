@@ -15,6 +15,7 @@ from .hypotheses import Hypotheses
 from .lexicon import LexiconScorer, spell_words
 from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
+from .sampling import sample
 from .scorers import DecoderScorer, Scorer, combine
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "ctc_greedy_search",
     "read_arpa",
     "rescore",
+    "sample",
     "score_labels",
     "spell_words",
 ]

@@ -128,6 +128,41 @@ def test_stops_as_soon_as_nothing_can_win():
     assert steps[0] == steps[1] > 1
 
 
+def _steps_needed(scorer, *, max_len, min_len, num_best, length_exponent):
+    """reference: number of steps of a full beam after which no open hypothesis can become one of the best"""
+    still_open, ended = [(0.0, [], 0)], []
+    for length in range(max_len + 1):
+        longer = []
+        for score, labels, row in still_open:
+            row = (row * 5 + (labels or [0])[-1] + 1) % len(scorer.table)
+            if length >= min(min_len, max_len):
+                ended.append(rank(score + float(scorer.table[row, 0]), labels, length_exponent))
+            longer += [(score + float(scorer.table[row, c]), [*labels, c], row) for c in (1, 2)]
+        ended.sort(reverse=True)
+        worst = ended[num_best - 1] if len(ended) >= num_best else -INF
+        best_case = (max_len + 1) ** length_exponent
+        still_open = [x for x in longer if x[0] / best_case > worst] if length < max_len else []
+        if not still_open:
+            return length + 1
+    raise AssertionError
+
+
+@pytest.mark.parametrize("length_exponent", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("num_best,min_len", [(1, 0), (1, 2), (3, 0)])
+def test_stops_in_the_very_step(length_exponent: float, num_best: int, min_len: int):
+    """neither before nor after the one in which it is known that nothing better can follow"""
+    kwargs: dict[str, Any] = dict(max_len=6, min_len=min_len, num_best=num_best, length_exponent=length_exponent)
+    steps = []
+    for seed in range(8):
+        scorer = TableScorer(3, seed=seed, spread=1.0)
+        scorer.table[:, 0] += 2.0  # often, an end is likely
+        scorer.table -= numpy.log(numpy.exp(scorer.table).sum(-1, keepdims=True))
+        search_on_torch(scorer, [0], beam_size=200, bos=0, eos=0, **kwargs)
+        assert scorer.num_steps == _steps_needed(scorer, **kwargs)
+        steps.append(scorer.num_steps)
+    assert min(steps) < 7 or length_exponent == 1.0
+
+
 def test_scores_above_zero():
     """so hypotheses can get better the longer they are: no early stop"""
     first, second = TableScorer(3, seed=5), TableScorer(3, seed=6)

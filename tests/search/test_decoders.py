@@ -83,3 +83,61 @@ def test_engines_agree(names: tuple[str, ...], engine: str):
     assert expected["lengths"].max() > 1
     for name in {"scores", "forced"} & set(result.outputs):
         np.testing.assert_allclose(result[name], expected["scores"], atol=1e-4)
+
+
+class _OwnHistories:
+    """a scorer that isn't told which dim is the beam: each hypothesis has its own state"""
+
+    def __init__(self, scorer: Any):
+        self.vocab_dim, self.initial, self.score = scorer.vocab_dim, scorer.initial_state, scorer.score
+
+    def initial_state(self, *, batch_dims):
+        return self.initial(batch_dims=batch_dims)
+
+
+def _long_search(x: np.ndarray, lengths: list[int], *, wrap: Any = lambda scorer: scorer, num_best: int = 4) -> Any:
+    """:return: n-best lists"""
+    found = []
+
+    def _func(model, x, time):
+        scorer = DecoderScorer(model.decoder, model.decoder.transform_encoder(x, axis=time))
+        scorer = wrap(combine([(scorer, 1.0), (DecoderScorer(model.lm), 0.5)]))
+        options: dict[str, Any] = dict(beam_size=4, num_best=num_best, min_len=30, max_len=40, bos=END, eos=END)
+        hyps = beam_search(scorer, batch_dims=[nn.batch_dim], **options)
+        found.extend(hyps.nbest(i) for i in range(len(lengths)))
+        return {}
+
+    run_on(
+        "torch",
+        _func,
+        {"x": Input(x, "batch time feat")},
+        {"time": lengths, "feat": FEATURES, "vocab": VOCAB},
+        make_model=lambda feat, vocab: _Model(MAKE["absolute"](feat, vocab), MAKE["transformer-lm"](feat, vocab)),
+    )
+    return found
+
+
+def _assert_same(found: Any, expected: Any):
+    for nbest, others in zip(found, expected, strict=True):
+        assert [labels for _, labels in nbest] == [labels for _, labels in others]
+        np.testing.assert_allclose([s for s, _ in nbest], [s for s, _ in others], rtol=1e-4)
+
+
+def test_hypotheses_that_share_their_states():
+    """long enough that what no hypothesis needs any more is dropped, more than once"""
+    x = np.random.default_rng(4).normal(size=(3, 5, FEATURES)).astype("float32")
+    found = _long_search(x, LENGTHS)
+    assert all(len(labels) >= 30 for nbest in found for _, labels in nbest)
+    _assert_same(found, _long_search(x, LENGTHS, wrap=_OwnHistories))
+
+
+def test_batch_and_padding_do_not_matter():
+    x = np.random.default_rng(4).normal(size=(3, 5, FEATURES)).astype("float32")
+    found = _long_search(x, LENGTHS)
+    for i, length in enumerate(LENGTHS):
+        _assert_same(_long_search(x[i : i + 1, :length], [length]), found[i : i + 1])
+    # Beside a longer one: other padding
+    longer = np.full((4, 9, FEATURES), 1e3, "float32")
+    for i, length in enumerate(LENGTHS):
+        longer[i, :length] = x[i, :length]
+    _assert_same(_long_search(longer, [*LENGTHS, 9])[:3], found)

@@ -10,7 +10,7 @@ from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.frontend.decoder.transformer import TransformerDecoder
 
 from returnn_common import nn
-from returnn_common.search import DecoderScorer, beam_search, combine, score_labels
+from returnn_common.search import DecoderScorer, beam_search, combine, sample, score_labels
 from tests.engines import Input, run_on
 from tests.search.beam_reference import TableScorer, assert_same, enumerate_all, search_on_torch
 
@@ -184,9 +184,11 @@ class Recorder:
     """a decoder that notes which capacity it got"""
 
     def __init__(self):
-        self.vocab_dim, self.capacities = nn.Dim(3, name="vocab"), []
+        self.vocab_dim, self.capacities, self.beams = nn.Dim(3, name="vocab"), [], []
 
-    def default_initial_state(self, *, batch_dims, capacity=None):
+    def default_initial_state(self, *, batch_dims, capacity=None, beam_dim=None):
+        assert beam_dim is None or beam_dim in batch_dims
+        self.beams.append(beam_dim and beam_dim.dimension)
         self.capacities.append(capacity if capacity is None or isinstance(capacity, int) else int(capacity.raw_tensor))
         return nn.State(count=nn.zeros(batch_dims))
 
@@ -194,7 +196,7 @@ class Recorder:
         return nn.zeros([*labels.dims, self.vocab_dim]), nn.State(count=state.count + 1.0)
 
 
-@pytest.mark.parametrize("engine,expected", [("torch", [None, None, None, 9]), ("jax", [5, 6, 5, 9])])
+@pytest.mark.parametrize("engine,expected", [("torch", [None, None, None, 9, None]), ("jax", [5, 6, 5, 9, 5])])
 def test_capacity(engine, expected):
     """as many steps as the search can take at most, where the engine gains from it; or as stated"""
     decoder = Recorder()
@@ -206,7 +208,10 @@ def test_capacity(engine, expected):
         beam_search(scorer, max_len=lens, **kwargs)
         beam_search(combine([(scorer, 0.5)]), max_len=4, **kwargs)
         beam_search(DecoderScorer(decoder, capacity=9), max_len=4, **kwargs)
+        sample(scorer, batch_dims=[batch], num_samples=2, max_len=4, bos=0, eos=0)
         return {}
 
     run_on(engine, func, {"lens": Input(numpy.array([2, 5], "int32"), "batch")})
     assert decoder.capacities == expected
+    # Where shapes may change as they like, and hypotheses are selected
+    assert decoder.beams == [*([2] * 4 if engine == "torch" else [None] * 4), None]
