@@ -18,6 +18,7 @@ from returnn_common import nn
 from returnn_common.models.aed import make_aed_model
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
+from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor, make_stateless_predictor
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.decoder.transformer_espnet import make_espnet_transformer_decoder
 from returnn_common.models.encoder.conformer import conformer_l, conformer_m, conformer_s, make_conformer_encoder
@@ -37,12 +38,15 @@ from returnn_common.models.language_model import LanguageModel
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
 from returnn_common.models.specaugment import SpecAugment, SpecAugmentPolicy
+from returnn_common.models.transducer import make_transducer_model
 from returnn_common.models.transformer import make_transformer
 from tests.zoo_kinds import (
     AUDIO,
     DECODER,
     ENCODER,
+    JOINER,
     LM,
+    PREDICTOR,
     SPECTROGRAM,
     SPEECH,
     SPEECH_FROM_AUDIO,
@@ -140,6 +144,24 @@ def _aed_from_audio(labels: nn.Dim, dropout: float) -> nn.Module:
     decoder = make_lstm_attention_decoder(encoder.out_dim, labels, **sizes, dropout=dropout)
     specaugment = _specaugment(dropout)
     return make_aed_model(None, labels, encoder=encoder, decoder=decoder, eos=0, specaugment=specaugment)
+
+
+def _transducer(features: nn.Dim, labels: nn.Dim, dropout: float) -> nn.Module:
+    """as in the Conformer transducers, with CTC beside it"""
+    encoder = _encoder(features, dropout)
+    predictor = make_lstm_predictor(labels, model_dim=6, embed_dim=4, dropout=dropout)
+    joiner = make_joiner(encoder.out_dim, predictor.out_dim, labels, model_dim=7, dropout=dropout)
+    parts = {"encoder": encoder, "predictor": predictor, "joiner": joiner, "specaugment": _specaugment(dropout)}
+    return make_transducer_model(features, labels, **parts, aux_ctc_layers=[2])
+
+
+def _transducer_from_audio(labels: nn.Dim, dropout: float) -> nn.Module:
+    """the other parts"""
+    encoder = _encoder(nn.FeatureDim("mel", 8), dropout)
+    predictor = make_stateless_predictor(labels, model_dim=6, dropout=dropout)
+    joiner = make_joiner(encoder.out_dim, predictor.out_dim, labels, kind="gated", model_dim=7, dropout=dropout)
+    parts = {"encoder": encoder, "predictor": predictor, "joiner": joiner, "specaugment": _specaugment(dropout)}
+    return make_transducer_model(None, labels, **parts, separate_blank=True)
 
 
 ZOO = [
@@ -309,6 +331,28 @@ ZOO = [
         LM,
         lambda labels, dropout: make_lstm_lm(labels, num_layers=1, embed_dim=4, model_dim=6, dropout=dropout),
     ),
+    # Parts of transducers
+    Entry(
+        make_lstm_predictor,
+        PREDICTOR,
+        lambda labels, dropout: make_lstm_predictor(labels, model_dim=6, embed_dim=4, dropout=dropout),
+    ),
+    Entry(
+        make_stateless_predictor,
+        PREDICTOR,
+        lambda labels, dropout: make_stateless_predictor(labels, context_size=3, model_dim=6, dropout=dropout),
+    ),
+    *(
+        Entry(
+            make_joiner,
+            JOINER,
+            lambda features, labels, dropout, kind=kind: make_joiner(
+                features, features, labels, kind=kind, model_dim=6, dropout=dropout
+            ),
+            variant=kind,
+        )
+        for kind in ("additive", "multiplicative", "gated")
+    ),
     # Transformer decoder and language model
     *(
         Entry(
@@ -379,6 +423,8 @@ ZOO = [
     ),
     Entry(make_aed_model, SPEECH, _aed),
     Entry(make_aed_model, SPEECH_FROM_AUDIO, _aed_from_audio, variant="audio-lstm"),
+    Entry(make_transducer_model, SPEECH, _transducer, no_gradient=_KEYS),
+    Entry(make_transducer_model, SPEECH_FROM_AUDIO, _transducer_from_audio, variant="audio", no_gradient=_KEYS),
     Entry(
         make_ctc_model,
         SPEECH_FROM_AUDIO,

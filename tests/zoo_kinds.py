@@ -26,6 +26,8 @@ __all__ = [
     "TEXT",
     "TEXT_ALONE",
     "DECODER",
+    "PREDICTOR",
+    "JOINER",
     "LM",
     "SPEECH",
     "SPEECH_FROM_AUDIO",
@@ -118,6 +120,13 @@ def _decoder_inputs(lengths: Sequence[int], fill: float):
     return inputs, {**dims, "encoded_time": encoded_lengths, "features": FEATURES}
 
 
+def _joiner_inputs(lengths: Sequence[int], fill: float):
+    positions = [1 + n // 12 for n in lengths]
+    inputs, dims = _features_inputs(lengths, fill)
+    inputs["y"] = Input(_features(positions, fill), "batch positions features")
+    return inputs, {**dims, "positions": positions, "labels": VOCAB}
+
+
 def _speech_inputs(lengths: Sequence[int], fill: float):
     inputs, dims = _features_inputs(lengths, fill)
     return _with_targets(inputs, dims, _num_labels(lengths), fill)
@@ -159,6 +168,17 @@ def _call_decoder(model, y, time, x, encoded_time) -> Outputs:
     return {"out": (_float(logits), [nn.batch_dim, time, model.vocab_dim]), "loss": _loss(logits)}
 
 
+def _call_predictor(model, y, time) -> Outputs:
+    state = model.default_initial_state(batch_dims=[nn.batch_dim])
+    out, _ = model(nn.set_sparse_dim(y, model.in_dim), spatial_dim=time, state=state)
+    return {"out": (_float(out), [nn.batch_dim, time, model.out_dim]), "loss": _loss(out)}
+
+
+def _call_joiner(model, x, time, y, positions) -> Outputs:
+    out = model(x, y)
+    return {"out": (_float(out), [nn.batch_dim, time, positions, model.labels_dim]), "loss": _loss(out)}
+
+
 def _call_lm(model, y, time) -> Outputs:
     state = model.default_initial_state(batch_dims=[nn.batch_dim])
     logits, _ = model(y, spatial_dim=time, state=state)
@@ -188,6 +208,8 @@ SPECTROGRAM = Kind("features to features", _features_inputs, _call_spectrogram)
 ENCODER = Kind("encoder", _features_inputs, _call_features)
 TEXT_ENCODER = Kind("text encoder", _labels_inputs, _call_text_encoder, **_LABELS)
 DECODER = Kind("decoder", _decoder_inputs, _call_decoder, **_LABELS)
+PREDICTOR = Kind("predictor", _labels_inputs, _call_predictor, **_LABELS)
+JOINER = Kind("joiner", _joiner_inputs, _call_joiner)
 LM = Kind("language model", _labels_inputs, _call_lm, **_LABELS)
 TEXT_ALONE = Kind("text to losses", _labels_inputs, _call_text_alone, **_LABELS)
 TEXT = Kind("text and targets to losses", _text_inputs, _call_speech, **_LABELS)

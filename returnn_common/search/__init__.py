@@ -17,6 +17,8 @@ from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
 from .sampling import sample
 from .scorers import DecoderScorer, Scorer, combine
+from .transducer import Transducer, transducer_beam_search, transducer_greedy_search
+from .transducer_lm import TransducerLmScorer
 
 __all__ = [
     "Alignment",
@@ -29,6 +31,8 @@ __all__ = [
     "NgramScorer",
     "PhraseBias",
     "Scorer",
+    "Transducer",
+    "TransducerLmScorer",
     "beam_search",
     "combine",
     "ctc_align",
@@ -39,4 +43,6 @@ __all__ = [
     "sample",
     "score_labels",
     "spell_words",
+    "transducer_beam_search",
+    "transducer_greedy_search",
 ]

@@ -1,0 +1,299 @@
+"""
+Transducer (Graves 2012, https://arxiv.org/abs/1211.3711): encoder, predictor over the labels so far, and a joiner of
+both, which in each frame scores the next label, and blank for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import nn
+from ..nn.labels import with_bos_eos
+from ..search import Hypotheses, TransducerLmScorer, combine, transducer_beam_search, transducer_greedy_search
+from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor, make_joiner, make_lstm_predictor
+from .features import LogMel
+from .specaugment import SpecAugment
+from .speech import check_layers, choose_front_end, encode
+
+__all__ = ["TransducerModel", "make_transducer_model"]
+
+TOPOLOGIES = ("rnnt", "monotonic")
+
+
+class TransducerModel(nn.Module):
+    """
+    Blank is the last label: index ``vocab_dim.dimension``. The same index is the start of the sentence for the
+    predictor.
+
+    :param encoder: DESIGN's encoder contract: ``in_dim``, ``out_dim``, ``downsample_factor``
+    :param predictor: see ``models/decoder/transducer.py``
+    :param joiner: see there
+    :param vocab_dim: labels without blank
+    :param features: raw audio to the encoder's input; None: the source is that input
+    :param specaugment: on the encoder's input, in training; None: none
+    :param topology: "rnnt" or "monotonic", see :class:`returnn_common.nn.TransducerTargets`
+    :param fast_emission: see there
+    :param separate_blank: blank gets its probability by a sigmoid of its own, the labels share the rest by a softmax:
+        the hybrid autoregressive transducer (Variani et al. 2020, https://arxiv.org/abs/2003.07705, section 3.1)
+    :param aux_ctc_layers: CTC heads on the outputs of these layers of the encoder (1 is the first)
+    :param aux_ctc_scale: of the loss of each of them; the transducer's has 1
+    :param frames_per_block: for how many frames at once the loss has the logits, see
+        :func:`returnn_common.nn.joint_transducer_loss`; None: all, which is faster and takes more memory
+    :raises ValueError: for another topology
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Encoder,
+        predictor: LSTMPredictor | StatelessPredictor,
+        joiner: Joiner,
+        vocab_dim: nn.Dim,
+        features: LogMel | None = None,
+        specaugment: SpecAugment | None = None,
+        topology: str = "rnnt",
+        fast_emission: float = 0.0,
+        separate_blank: bool = False,
+        aux_ctc_layers: Sequence[int] = (),
+        aux_ctc_scale: float = 0.3,
+        frames_per_block: int | None = None,
+    ):
+        super().__init__()
+        if topology not in TOPOLOGIES:
+            raise ValueError(f"TransducerModel: expected topology as one of {', '.join(TOPOLOGIES)}, got {topology!r}")
+        self.features = features
+        self.specaugment = specaugment
+        self.encoder = encoder
+        self.predictor = predictor
+        self.joiner = joiner
+        self.vocab_dim = vocab_dim
+        self.labels_dim = joiner.labels_dim
+        self.blank_index = joiner.labels_dim.dimension - 1
+        self.topology = topology
+        self.fast_emission = fast_emission
+        self.separate_blank = separate_blank
+        self.aux_ctc_layers = tuple(aux_ctc_layers)
+        self.aux_ctc_scale = aux_ctc_scale
+        self.frames_per_block = frames_per_block
+        self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
+
+    def encode(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
+    ) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
+        :return: ``{batch, time', out_dim}``, and the dim time'
+        """
+        return encode(
+            source,
+            in_spatial_dim=in_spatial_dim,
+            features=self.features,
+            specaugment=self.specaugment,
+            encoder=self.encoder,
+            collected_outputs=collected_outputs,
+        )
+
+    def losses(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
+    ) -> dict[str, nn.Loss]:
+        """
+        An utterance without an alignment (no frames; "monotonic": fewer frames than labels) costs nothing, has no
+        gradient, and is counted in "impossible".
+
+        :param source: see :func:`encode`
+        :param targets: label indices ``{batch, labels}``
+        :return: "transducer" and "impossible", see :func:`returnn_common.nn.transducer_losses`; with CTC heads,
+            "ctc_LAYER" for each of them, see :func:`returnn_common.nn.ctc_losses`
+        """
+        collected = {} if self.aux_ctc_layers else None
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        labels = nn.set_sparse_dim(targets, self.predictor.in_dim)
+        start = self.blank_index
+        previous, _, positions_dim = with_bos_eos(labels, spatial_dim=targets_spatial_dim, bos=start, eos=start)
+        batch_dims = targets.remaining_dims(targets_spatial_dim)
+        state = self.predictor.default_initial_state(batch_dims=batch_dims)
+        predicted, _ = self.predictor(previous, spatial_dim=positions_dim, state=state)
+        goal = nn.TransducerTargets(
+            targets=nn.set_sparse_dim(targets, self.labels_dim),
+            input_spatial_dim=spatial_dim,
+            targets_spatial_dim=targets_spatial_dim,
+            blank_index=self.blank_index,
+            topology=self.topology,
+            fast_emission=self.fast_emission,
+        )
+        if self.frames_per_block is None:
+            losses = nn.transducer_losses(self.join(encoded, predicted), goal)
+        else:
+            losses = nn.joint_transducer_loss(
+                self.join,
+                encoder=encoded,
+                predictor=predicted,
+                targets=goal,
+                frames_per_block=self.frames_per_block,
+            ).as_losses()
+        if collected is None:
+            return losses
+        heads = zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True)
+        ctc = nn.ctc_losses(
+            [nn.CtcHead(f"ctc_{i}", linear(collected[str(i - 1)]), self.aux_ctc_scale) for i, linear in heads],
+            spatial_dim=spatial_dim,
+            targets=targets,
+            targets_spatial_dim=targets_spatial_dim,
+            blank_index=self.blank_index,
+        )
+        return {**ctc, **losses}
+
+    # What the searches need, see :class:`returnn_common.search.Transducer`.
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> nn.State:
+        """
+        :param batch_dims: of the hypotheses
+        :return: the predictor's
+        """
+        return self.predictor.default_initial_state(batch_dims=batch_dims)
+
+    def predict(self, prev_labels: nn.Tensor, state: nn.State) -> tuple[nn.Tensor, nn.State]:
+        """
+        :param prev_labels: ``{batch}`` over ``labels_dim``, at first blank
+        :param state: of :meth:`initial_state`, or of the call before
+        :return: the predictor's output ``{batch, features}``, new state
+        """
+        prev_labels = nn.set_sparse_dim(prev_labels, self.predictor.in_dim)
+        return self.predictor(prev_labels, spatial_dim=nn.single_step_dim, state=state)
+
+    def join(self, encoded: nn.Tensor, predicted: nn.Tensor) -> nn.Tensor:
+        """
+        :param encoded: ``{batch, time, features}``
+        :param predicted: ``{batch, positions, features}``
+        :return: unnormalised ``{batch, time, positions, labels and blank}``; their softmax is the model's, also with
+            ``separate_blank``
+        """
+        logits = self.joiner(encoded, predicted)
+        if not self.separate_blank:
+            return logits
+        logits = nn.cast(logits, "float32")  # from mixed precision
+        # sigmoid(x) = exp(x + z) / (exp(x + z) + exp(z)), with z the labels' logsumexp
+        labels = nn.range_over_dim(self.labels_dim, dtype="int32", device=logits.device)
+        is_blank = nn.compare(labels, "equal", self.blank_index)
+        total = nn.reduce_logsumexp(nn.where(is_blank, -1e30, logits), axis=self.labels_dim)
+        logits = nn.where(is_blank, logits + total, logits)
+        logits.feature_dim = self.labels_dim
+        return logits
+
+    def internal_lm(self, vocab_dim: nn.Dim | None = None, *, bos: int | None = None) -> TransducerLmScorer:
+        """
+        :param vocab_dim: of an external language model to combine it with; None: ``vocab_dim``
+        :param bos: its begin of sentence
+        :return: what the transducer knows about labels without hearing anything
+        :raises ValueError: see :class:`TransducerLmScorer`
+        """
+        return TransducerLmScorer(
+            self,
+            encoder_dim=self.joiner.encoder_dim,
+            blank=self.blank_index,
+            vocab_dim=vocab_dim or self.vocab_dim,
+            bos=bos,
+        )
+
+    def search(
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        beam_size: int = 1,
+        max_labels_per_frame: int | None = None,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+        internal_lm_scale: float = 0.0,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> Hypotheses:
+        """
+        :param source: see :func:`encode`
+        :param beam_size: 1, without ``lm``: :func:`transducer_greedy_search`; else :func:`transducer_beam_search`
+        :param max_labels_per_frame: see there
+        :param lm: a scorer, over the labels, or with one more behind them, e.g. its end of sentence; None: none
+        :param lm_scale: its weight; with 0, it is ignored
+        :param internal_lm_scale: weight with which :meth:`internal_lm` is subtracted (Variani et al. 2020, section 5;
+            Meng et al. 2021, https://arxiv.org/abs/2011.01991, equation 8)
+        :param bos: of ``lm``, see :func:`transducer_beam_search`
+        :param eos: of ``lm``, see there
+        :return: labels of ``vocab_dim``
+        :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
+            or a number out of range
+        """
+        if lm is None and internal_lm_scale:
+            raise ValueError(f"TransducerModel: expected an lm for internal_lm_scale {internal_lm_scale}")
+        if lm is not None and internal_lm_scale:
+            first = bos if bos is not None else (eos or 0)
+            parts = [(lm, lm_scale), (self.internal_lm(lm.vocab_dim, bos=first), -internal_lm_scale)]
+            lm, lm_scale = combine(parts), 1.0
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        options: dict[str, Any] = {
+            "spatial_dim": spatial_dim,
+            "blank": self.blank_index,
+            "max_labels_per_frame": max_labels_per_frame,
+            "topology": self.topology,
+            "vocab_dim": self.vocab_dim,
+        }
+        if beam_size == 1 and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
+            return transducer_greedy_search(self, encoded, **options)
+        return transducer_beam_search(
+            self, encoded, **options, beam_size=beam_size, scorer=lm, scorer_scale=lm_scale, bos=bos, eos=eos
+        )
+
+
+def make_transducer_model(
+    in_dim: int | nn.Dim | None,
+    vocab_dim: int | nn.Dim,
+    *,
+    encoder: nn.Encoder | None = None,
+    predictor: LSTMPredictor | StatelessPredictor | None = None,
+    joiner: Joiner | None = None,
+    specaugment: str | SpecAugment | None = "LD",
+    separate_blank: bool = False,
+    aux_ctc_layers: Sequence[int] = (),
+    aux_ctc_scale: float = 0.3,
+) -> TransducerModel:
+    """
+    Predictor and joiner are by default as in the Conformer transducers (Gulati et al. 2020,
+    https://arxiv.org/abs/2005.08100, table 1: one LSTM of 640).
+
+    :param in_dim: of the log-mels in the source; None: the source is raw audio, and the model computes 80 log-mels
+        (or as many as the encoder takes)
+    :param vocab_dim: labels without blank, which is added as the last one
+    :param encoder: default: :func:`make_conformer_encoder`
+    :param predictor: default: :func:`make_lstm_predictor`
+    :param joiner: default: :func:`make_joiner`
+    :param specaugment: policy by name, or a module; None: none
+    :param separate_blank: see :class:`TransducerModel`
+    :param aux_ctc_layers: encoder layers (1 is the first) with a CTC head, see :class:`TransducerModel`
+    :param aux_ctc_scale: of the loss of each of them
+    :raises ValueError: if parts don't fit each other, or there is no such layer
+    """
+    name = "make_transducer_model"
+    vocab_dim = nn.as_dim(vocab_dim, name="labels")
+    features, specaugment, encoder = choose_front_end(name, in_dim, encoder=encoder, specaugment=specaugment)
+    check_layers(name, encoder, aux_ctc_layers, last=True)
+    predictor = predictor or make_lstm_predictor(vocab_dim)
+    joiner = joiner or make_joiner(encoder.out_dim, predictor.out_dim, vocab_dim)
+    for what, part in [("predictor", predictor), ("joiner", joiner)]:
+        if part.vocab_dim.dimension != vocab_dim.dimension:
+            raise ValueError(f"{name}: expected a {what} over {vocab_dim.dimension} labels, got {part.vocab_dim}")
+    if (joiner.encoder_dim, joiner.predictor_dim) != (encoder.out_dim, predictor.out_dim):
+        raise ValueError(
+            f"{name}: expected a joiner of {encoder.out_dim} and {predictor.out_dim}, "
+            f"got one of {joiner.encoder_dim} and {joiner.predictor_dim}"
+        )
+    return TransducerModel(
+        encoder=encoder,
+        predictor=predictor,
+        joiner=joiner,
+        vocab_dim=vocab_dim,
+        features=features,
+        specaugment=specaugment,
+        separate_blank=separate_blank,
+        aux_ctc_layers=aux_ctc_layers,
+        aux_ctc_scale=aux_ctc_scale,
+    )

@@ -1,0 +1,321 @@
+"""
+Beam search for transducers, on the frontend: what :func:`returnn_common.search.transducer_beam_search` runs.
+
+Shape letters: B batch dims, K beam, O the beam once more, T frames, V labels with blank, L room for labels.
+
+In a frame, there are levels: on level s are hypotheses with s labels of this frame. Those that the frame began with
+are the origins, and all differ. On each level, those ended by blank join the ended ones of the levels before, which
+they can be equal to: "a" + "b" and "ab". Two hypotheses are equal if they are equally long, one's origin begins with
+the other's, and the last labels, as many as a frame can have, are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import nn
+from ._common import IMPOSSIBLE, NEG, plain, scale_log_probs, size_of
+
+
+@dataclass
+class TransducerBeamSearch:
+    """See :func:`returnn_common.search.transducer_beam_search`, which checks the arguments."""
+
+    transducer: Any
+    encoded: nn.Tensor
+    spatial_dim: nn.Dim
+    blank: int
+    beam_size: int
+    max_labels: int
+    is_monotonic: bool
+    use_sum: bool
+    scorer: Any
+    scorer_scale: float
+    bos: int
+    eos: int | None
+
+    def __post_init__(self):
+        self.device = self.encoded.device
+        self.vocab_dim: nn.Dim = self.transducer.labels_dim
+        self.beam_dim = nn.Dim(self.beam_size, name="beam")
+        self.other_dim = nn.Dim(self.beam_size, name="other-beam")
+        self.pair_dim = nn.Dim(2, name="pair")
+        features = self.encoded.feature_dim
+        self.batch_dims = [d for d in self.encoded.dims if d not in (self.spatial_dim, features)]
+        self.dims = [*self.batch_dims, self.beam_dim]
+        self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.device))
+        longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
+        self.room_dim = nn.Dim(nn.copy_to_device(nn.relu(longest * self.max_labels - 1) + 1, "cpu"), name="room")
+        self.positions = plain(nn.range_over_dim(self.room_dim, dtype="int32", device=self.device))
+        self.label_range = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
+        is_blank = nn.compare(self.label_range, "equal", self.blank)
+        self.not_blank = nn.where(is_blank, NEG, 0.0)
+        self.only_blank = nn.where(is_blank, 0.0, NEG)
+        pair = plain(nn.range_over_dim(self.pair_dim, dtype="int32", device=self.device))
+        self.is_second_of_pair = nn.cast(pair, "float32")
+        may_rise = self.scorer is not None and (self.scorer_scale < 0 or getattr(self.scorer, "can_exceed_zero", False))
+        self.can_stop = not may_rise
+        self.is_eager = nn.is_executing_eagerly() and not nn.is_static_traceable()
+
+    def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
+
+        def frame(t: nn.Tensor | int, state: dict[str, Any]) -> dict[str, Any]:
+            is_frame = nn.compare_bc(plain(t) if isinstance(t, nn.Tensor) else t, "less", self.num_frames)
+            return self._frame(nn.gather(self.encoded, indices=t, axis=self.spatial_dim), is_frame, state)
+
+        state = self._initial_state()
+        num_frames = nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor())
+        if self.is_eager:
+            # Not nn.while_loop: the dims in the scorer's state may grow.
+            for t in range(int(num_frames.raw_tensor or 0)):
+                state = frame(nn.constant(t, dims=(), dtype="int32", device=self.device), state)
+        else:
+
+            def body(loop):
+                return loop[0] + 1, frame(*loop)
+
+            start = nn.constant(0, dims=(), dtype=num_frames.dtype, device="cpu")
+            _, state = nn.while_loop(lambda loop: loop[0] < num_frames, body, (start, state))
+        return self._finish(state)
+
+    def _initial_state(self) -> dict[str, Any]:
+        """The empty hypothesis, and K - 1 unused entries."""
+        first = nn.compare(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), "equal", 0)
+        # The states have a beam from the start, so that the dims of their tensors stay as they are.
+        states = {"predictor": self.transducer.initial_state(batch_dims=self.dims)}
+        if self.scorer is not None:
+            states["scorer"] = self.scorer.initial_state(batch_dims=self.dims)
+        return {
+            "score": nn.where(first, self._full(0.0, "float32"), NEG),
+            "length": self._full(0),
+            # {B, K, L}, -1 after the end
+            "history": nn.constant(-1, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
+            "known": self._after(self._full(self.blank), states, scorer_label=self._full(self.bos)),
+        }
+
+    def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
+        return nn.constant(value, dims=self.dims, dtype=dtype, device=self.device)
+
+    def _after(self, label: nn.Tensor, states: dict[str, Any], *, scorer_label: nn.Tensor) -> dict[str, Any]:
+        """
+        :param label: the last one {B, K}
+        :param states: before it
+        :param scorer_label: the last one, of the scorer's vocabulary
+        :return: what is known of the hypotheses, for what follows: "predicted", "predictor"; with a scorer,
+            "next" {B, K, V} and "end" {B, K}, its scaled log probs, and "scorer"
+        """
+        known = {}
+        label = nn.set_sparse_dim(label, self.vocab_dim)
+        known["predicted"], known["predictor"] = self.transducer.predict(label, states["predictor"])
+        if self.scorer is not None:
+            scorer_label = nn.set_sparse_dim(scorer_label, self.scorer.vocab_dim)
+            scores, known["scorer"] = self.scorer.score(scorer_label, states["scorer"])
+            known["next"], known["end"] = self._scaled(scores)
+        return known
+
+    def _scaled(self, scores: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+        """:return: the scorer's scores, scaled: of labels {B, K, V}, and of end of sentence {B, K}"""
+        dim = self.scorer.vocab_dim
+        scores = scale_log_probs(scores, self.scorer_scale)
+        # A scorer may depend on less than the hypotheses.
+        scores = nn.combine_bc(self._full(0.0, "float32"), "+", scores)
+        end = self._full(0.0, "float32")
+        if self.eos is not None:
+            end = nn.gather(scores, indices=self.eos, axis=dim)
+        if dim != self.vocab_dim:
+            indices = nn.set_sparse_dim(self._as_scorer_label(self.label_range), dim)
+            scores = nn.gather(scores, indices=indices, axis=dim)
+        return scores, end
+
+    def _as_scorer_label(self, label: nn.Tensor) -> nn.Tensor:
+        size = size_of(self.scorer.vocab_dim)
+        if size < size_of(self.vocab_dim):
+            label = label - nn.cast(label > self.blank, "int32")
+        # What isn't used can have blank as its label.
+        return nn.clip_by_value(label, 0, size - 1)
+
+    def _frame(self, encoded: nn.Tensor, is_frame: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param encoded: {B, features}, of this frame
+        :param is_frame: {B}, whether there is one
+        :param state: of the hypotheses up to the frame before
+        :return: of the best K hypotheses up to this frame
+        """
+        starts_same = self._starts_same(state["history"])
+        slots = self._full(0) + plain(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device))
+        level: dict[str, Any] = {
+            "score": state["score"],
+            "length": state["length"],
+            "origin": slots,
+            "tail": self._tail(state),
+        }
+        known = [state["known"]]
+        ended: dict[str, Any] | None = None
+        for s in range(self.max_labels + 1):
+            if self.is_monotonic and s == 1:
+                ended = self._join_ended(ended, self._as_ended(level, level["score"], s, slots), starts_same)
+                break
+            log_probs = self._log_probs(encoded, is_frame, known[s]["predicted"])
+            blank = nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
+            ended = self._join_ended(ended, self._as_ended(level, level["score"] + blank, s, slots), starts_same)
+            if s == self.max_labels:
+                break
+            level, source, label = self._extend(level, log_probs, known[s])
+            if self.can_stop and not self.is_monotonic:
+                worst = nn.reduce_min(ended["score"], axis=self.beam_dim)
+                hopeless = nn.compare_bc(level["score"], "less", worst)
+                level["score"] = nn.where(hopeless, NEG, level["score"])
+            if self.is_eager and not self._any_used(level["score"]):
+                break
+            known.append(self._known_after(known[s], source=source, label=label))
+        return self._next_state(state, ended, known)
+
+    def _log_probs(self, encoded: nn.Tensor, is_frame: nn.Tensor, predicted: nn.Tensor) -> nn.Tensor:
+        """:return: {B, K, V}"""
+        logits = nn.cast(self.transducer.join(encoded, predicted), "float32")
+        log_probs = nn.maximum(nn.log_softmax(logits, axis=self.vocab_dim), NEG)
+        # After its end, a sequence is all blank, for certain: that changes no score.
+        return nn.where(is_frame, log_probs, self.only_blank, allow_broadcast_all_sources=True)
+
+    def _extend(
+        self, level: dict[str, Any], log_probs: nn.Tensor, known: dict[str, Any]
+    ) -> tuple[dict[str, Any], nn.Tensor, nn.Tensor]:
+        """:return: the best K extensions by a label, from which hypothesis {B, K}, by which label {B, K}"""
+        candidates = level["score"] + log_probs
+        if self.scorer is not None:
+            candidates += known["next"]
+        candidates += self.not_blank
+        scores, indices, _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
+        assert isinstance(indices, Sequence)
+        scores, source, label = (self._as_beam(x) for x in (scores, plain(indices[0]), plain(indices[1])))
+        length, origin, *tail = (
+            nn.gather(x, indices=source, axis=self.beam_dim)
+            for x in (level["length"], level["origin"], *level["tail"][:-1])
+        )
+        scores = nn.where(scores > IMPOSSIBLE, scores, NEG)
+        extended = {"score": scores, "length": length + 1, "origin": origin, "tail": [label, *tail]}
+        return extended, source, label
+
+    def _known_after(self, known: dict[str, Any], *, source: nn.Tensor, label: nn.Tensor) -> dict[str, Any]:
+        states = {name: known[name] for name in ("predictor", "scorer") if name in known}
+        states = nn.nested.gather_nested(states, indices=nn.set_sparse_dim(source, self.beam_dim))
+        scorer_label = label if self.scorer is None else self._as_scorer_label(label)
+        return self._after(label, states, scorer_label=scorer_label)
+
+    def _any_used(self, score: nn.Tensor) -> bool:
+        return bool(nn.copy_to_device(nn.reduce_any(score > IMPOSSIBLE, axis=score.dims), "cpu").raw_tensor)
+
+    def _starts_same(self, history: nn.Tensor) -> nn.Tensor:
+        """:return: 1 if one hypothesis begins with the other {B, K, O}, else 0"""
+        other = self._as_other(history)
+        same = nn.compare_bc(history, "equal", other)
+        over = nn.combine_bc(history < 0, "logical_or", other < 0)
+        return nn.cast(nn.reduce_all(nn.logical_or(same, over), axis=self.room_dim, use_mask=False), "float32")
+
+    def _tail(self, state: dict[str, Any]) -> list[nn.Tensor]:
+        """:return: the last label, the one before it, ..., -1 where there is none {B, K}"""
+        tail = []
+        for i in range(1, self.max_labels + 1):
+            label = nn.gather(state["history"], indices=nn.relu(state["length"] - i), axis=self.room_dim)
+            tail.append(nn.where(nn.compare(state["length"], "greater_equal", i), label, -1))
+        return tail
+
+    def _as_ended(self, level: dict[str, Any], score: nn.Tensor, number: int, slots: nn.Tensor) -> dict[str, Any]:
+        score = nn.where(score > IMPOSSIBLE, score, NEG)
+        return {**level, "score": score, "level": self._full(number), "slot": slots}
+
+    def _join_ended(self, ended: dict[str, Any] | None, new: dict[str, Any], starts_same: nn.Tensor) -> dict[str, Any]:
+        """
+        :param ended: the best K so far, which all differ; None: none
+        :param new: K more, which all differ
+        :param starts_same: {B, K, O}
+        :return: the best K of both, which all differ
+        """
+        if ended is None:
+            return new
+        equal = self._equal(ended, new, starts_same)
+        other_score = self._as_other(new["score"])
+        arriving = nn.reduce_max(
+            nn.where(equal, other_score, NEG, allow_broadcast_all_sources=True), axis=self.other_dim
+        )
+        is_double = self._as_beam(nn.reduce_any(equal, axis=self.beam_dim))
+        old_score = self._add(ended["score"], arriving)
+        new_score = nn.where(is_double, NEG, new["score"])
+        # Not by where(), which on TensorFlow can't broadcast all of the three.
+        pair = nn.combine_bc(old_score, "*", 1.0 - self.is_second_of_pair)
+        pair += nn.combine_bc(new_score, "*", self.is_second_of_pair)
+        scores, indices, _ = nn.top_k(pair, axis=[self.pair_dim, self.beam_dim], k_dim=self.other_dim)
+        assert isinstance(indices, Sequence)
+        scores, which, source = (self._as_beam(x) for x in (scores, plain(indices[0]), plain(indices[1])))
+
+        def take(a: nn.Tensor, b: nn.Tensor) -> nn.Tensor:
+            a, b = (nn.gather(x, indices=source, axis=self.beam_dim) for x in (a, b))
+            return nn.where(nn.compare(which, "equal", 0), a, b)
+
+        joined = {name: take(ended[name], new[name]) for name in ("length", "origin", "level", "slot")}
+        tail = [take(a, b) for a, b in zip(ended["tail"], new["tail"], strict=True)]
+        return {**joined, "score": nn.where(scores > IMPOSSIBLE, scores, NEG), "tail": tail}
+
+    def _equal(self, ended: dict[str, Any], new: dict[str, Any], starts_same: nn.Tensor) -> nn.Tensor:
+        """:return: bool {B, K, O}: whether they are the same label sequence"""
+        same = nn.gather(starts_same, indices=ended["origin"], axis=self.beam_dim)
+        same = nn.gather(same, indices=self._as_other(new["origin"]), axis=self.other_dim)
+        used = nn.combine_bc(ended["score"] > IMPOSSIBLE, "logical_and", self._as_other(new["score"]) > IMPOSSIBLE)
+        equal = nn.combine_bc(same > 0.5, "logical_and", used)
+        for a, b in [(ended["length"], new["length"]), *zip(ended["tail"], new["tail"], strict=True)]:
+            equal = nn.combine_bc(equal, "logical_and", nn.compare_bc(a, "equal", self._as_other(b)))
+        return equal
+
+    def _add(self, a: nn.Tensor, b: nn.Tensor) -> nn.Tensor:
+        """of the scores of two sets of alignments: the score of both"""
+        return nn.log_add_exp(a, b) if self.use_sum else nn.combine(a, "maximum", b)
+
+    def _as_other(self, x: nn.Tensor) -> nn.Tensor:
+        return nn.replace_dim(x, in_dim=self.beam_dim, out_dim=self.other_dim)[0]
+
+    def _as_beam(self, x: nn.Tensor) -> nn.Tensor:
+        return nn.replace_dim(x, in_dim=self.other_dim, out_dim=self.beam_dim)[0]
+
+    def _next_state(
+        self, state: dict[str, Any], ended: dict[str, Any] | None, known: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """
+        :param state: up to the frame before
+        :param ended: the best K of this frame
+        :param known: of the hypotheses on each level
+        """
+        assert ended is not None
+        history = nn.gather(state["history"], indices=ended["origin"], axis=self.beam_dim)
+        for i, label in enumerate(ended["tail"], start=1):
+            here = nn.compare_bc(self.positions, "equal", ended["length"] - i)
+            here = nn.combine_bc(here, "logical_and", nn.compare(ended["level"], "greater_equal", i))
+            history = nn.where(here, label, history)
+        slot = nn.set_sparse_dim(ended["slot"], self.beam_dim)
+        new_known = nn.nested.gather_nested(known[0], indices=slot)
+        for s in range(1, len(known)):
+            is_level = nn.compare(ended["level"], "equal", s)
+            taken = nn.nested.gather_nested(known[s], indices=slot)
+            new_known = nn.nested.where_nested(taken, new_known, condition=is_level)
+        # So that the features of what a loop carries are marked alike.
+        new_known["predicted"].feature_dim = known[0]["predicted"].feature_dim
+        # Plain for net dicts, which take what comes out of several where() as floats before they know it all.
+        length, history = plain(ended["length"]), plain(history)
+        return {"score": ended["score"], "length": length, "history": history, "known": new_known}
+
+    def _finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        scores = state["score"]
+        if self.scorer is not None:
+            scores += state["known"]["end"]
+        scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
+        scores, order = self._as_beam(scores), self._as_beam(plain(order))
+        possible = scores > IMPOSSIBLE
+        length = nn.where(possible, nn.gather(state["length"], indices=order, axis=self.beam_dim), 0)
+        out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
+        positions = plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
+        labels = nn.gather(state["history"], indices=order, axis=self.beam_dim)
+        labels = nn.gather(labels, indices=positions, axis=self.room_dim)
+        labels = nn.where(nn.compare_bc(positions, "less", length), labels, 0)
+        return labels, nn.where(possible, scores, float("-inf")), out_dim

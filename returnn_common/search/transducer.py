@@ -1,0 +1,204 @@
+"""
+Search for transducers (Graves 2012, https://arxiv.org/abs/1211.3711): the best path, and beam search over the label
+sequences, both frame by frame.
+
+Shape letters: T frames (`spatial_dim`), V labels with blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .. import nn
+from ._common import check_index, check_int
+from ._transducer_beam import TransducerBeamSearch
+from ._transducer_greedy import TransducerGreedySearch
+from .ctc import _check_scorer
+from .hypotheses import Hypotheses
+
+__all__ = ["Transducer", "transducer_beam_search", "transducer_greedy_search"]
+
+TOPOLOGIES = ("rnnt", "monotonic")
+MAX_LABELS_PER_FRAME = 5
+
+
+class Transducer(Protocol):
+    """
+    What the searches need of a transducer. Any object with these is one: `TransducerModel`, yours. Nobody inherits from
+    it.
+
+    labels_dim: V
+    """
+
+    labels_dim: nn.Dim
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> Any:
+        """
+        :param batch_dims: of the hypotheses
+        :return: any nested structure that `nn.nested` handles, of tensors with these dims
+        """
+        ...
+
+    def predict(self, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
+        """
+        :param prev_labels: {batch}, sparse over V, at first blank
+        :param state: `initial_state` or the state that the step before returned, with hypotheses selected
+        :return: what is known of the labels so far, {batch, features}; and the new state, with the same dims
+        """
+        ...
+
+    def join(self, encoded: nn.Tensor, predicted: nn.Tensor) -> nn.Tensor:
+        """
+        :param encoded: {batch, features}, one frame
+        :param predicted: {batch, features}, of `predict`
+        :return: unnormalised scores of what follows, {batch, V}
+        """
+        ...
+
+
+def transducer_greedy_search(
+    transducer: Transducer,
+    encoded: nn.Tensor,
+    *,
+    spatial_dim: nn.Dim,
+    blank: int,
+    max_labels_per_frame: int | None = None,
+    topology: str = "rnnt",
+    vocab_dim: nn.Dim | None = None,
+) -> Hypotheses:
+    """
+    In each frame the best label, again and again, until blank is the best one, or the frame has as many labels as it
+    may have: then blank follows, whatever its probability.
+
+    :param transducer: e.g. the model
+    :param encoded: {batch, T, features}
+    :param spatial_dim: T
+    :param blank: index of blank in V
+    :param max_labels_per_frame: at least 1; default: 5. With the topology "monotonic", it is 1 in any case
+    :param topology: "rnnt": labels are emitted in a frame until blank ends it. "monotonic": a label ends it, too
+    :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
+    :return: one hypothesis per batch entry; its score is that of the path, the log probs of its labels and blanks
+    :raise ValueError: an argument that doesn't fit, or is out of range
+    """
+    name = "transducer_greedy_search"
+    labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
+    search = TransducerGreedySearch(
+        transducer=transducer,
+        encoded=encoded,
+        spatial_dim=spatial_dim,
+        blank=blank,
+        max_labels=_check_max_labels(name, max_labels_per_frame, topology),
+        is_monotonic=topology == "monotonic",
+    )
+    labels, scores, out_dim = search.run()
+    labels = nn.set_sparse_dim(labels, labels_dim)
+    return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
+
+
+def transducer_beam_search(
+    transducer: Transducer,
+    encoded: nn.Tensor,
+    *,
+    spatial_dim: nn.Dim,
+    blank: int,
+    beam_size: int,
+    max_labels_per_frame: int | None = None,
+    topology: str = "rnnt",
+    recombine: str = "sum",
+    scorer: Any = None,
+    scorer_scale: float = 0.0,
+    bos: int | None = None,
+    eos: int | None = None,
+    vocab_dim: nn.Dim | None = None,
+) -> Hypotheses:
+    """
+    Time-synchronous: in each frame, the hypotheses of the beam get one label more, again and again, up to
+    `max_labels_per_frame` (Saon et al. 2020, https://doi.org/10.1109/ICASSP40776.2020.9053040, algorithm 1). All of
+    these, ended by blank, compete for the beam of the next frame. Those that are worse already than the whole beam
+    aren't extended further (as Graves 2012, algorithm 1, stops).
+
+    Alignments of one label sequence are recombined exactly. So with a beam that holds all label sequences, the result
+    is that of enumerating all alignments with so many labels per frame. With a beam of 1, it is not that of
+    :func:`transducer_greedy_search`, but the better one of ending a frame now and later; with the topology
+    "monotonic" it is.
+
+    With a scorer, log-linear: `score = transducer + scorer_scale * scorer`, also when the beam is pruned.
+
+    :param transducer: e.g. the model
+    :param encoded: {batch, T, features}
+    :param spatial_dim: T
+    :param blank: index of blank in V
+    :param beam_size: label sequences kept, and size of the result's beam dim
+    :param max_labels_per_frame: see :func:`transducer_greedy_search`
+    :param topology: see there
+    :param recombine: "sum" over the alignments of a label sequence, or "max", its best alignment
+    :param scorer: e.g. a language model, see :func:`ctc_beam_search`
+    :param scorer_scale: weight of the scorer; with 0, it is ignored
+    :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0
+    :param eos: if given, an index of the scorer's vocabulary, scored at the end of each hypothesis
+    :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
+    :return: `beam_size` hypotheses per batch entry; where there are fewer, the rest has the score -inf
+    :raise ValueError: an argument that doesn't fit, or is out of range
+    """
+    name = "transducer_beam_search"
+    labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
+    check_int(name, "beam_size", beam_size, at_least=1)
+    if recombine not in ("sum", "max"):
+        raise ValueError(f"{name}: recombine, expected 'sum' or 'max', got {recombine!r}")
+    if scorer is not None:
+        _check_scorer(name, scorer, transducer.labels_dim, bos, eos)
+    elif bos is not None or eos is not None or scorer_scale:
+        raise ValueError(f"{name}: scorer_scale, bos and eos expect a scorer, got scorer=None")
+    search = TransducerBeamSearch(
+        transducer=transducer,
+        encoded=encoded,
+        spatial_dim=spatial_dim,
+        blank=blank,
+        beam_size=beam_size,
+        max_labels=_check_max_labels(name, max_labels_per_frame, topology),
+        is_monotonic=topology == "monotonic",
+        use_sum=recombine == "sum",
+        scorer=scorer if scorer_scale else None,
+        scorer_scale=float(scorer_scale),
+        bos=bos if bos is not None else (eos or 0),
+        eos=eos,
+    )
+    labels, scores, out_dim = search.run()
+    labels = nn.set_sparse_dim(labels, labels_dim)
+    return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
+
+
+def _check(
+    name: str,
+    transducer: Transducer,
+    encoded: nn.Tensor,
+    spatial_dim: nn.Dim,
+    blank: int,
+    labels_dim: nn.Dim | None,
+) -> nn.Dim:
+    """:return: the sparse dim of the labels"""
+    vocab_dim = transducer.labels_dim
+    size = vocab_dim.dimension or 0
+    if spatial_dim not in encoded.dims:
+        raise ValueError(f"{name}: encoded, expected a tensor with {spatial_dim}, got {encoded}")
+    check_index(name, "blank", blank, vocab_dim)
+    if labels_dim is None:
+        return vocab_dim
+    if labels_dim.dimension != size and not (labels_dim.dimension == size - 1 and blank == size - 1):
+        raise ValueError(
+            f"{name}: vocab_dim, expected size {size}, or {size - 1} where blank is the last label, got {labels_dim}"
+        )
+    return labels_dim
+
+
+def _check_max_labels(name: str, value: int | None, topology: str) -> int:
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"{name}: topology, expected one of {', '.join(TOPOLOGIES)}, got {topology!r}")
+    if value is not None:
+        check_int(name, "max_labels_per_frame", value, at_least=1)
+    if topology == "monotonic":
+        if value not in (None, 1):
+            raise ValueError(f"{name}: max_labels_per_frame, expected 1 with the topology 'monotonic', got {value}")
+        return 1
+    return MAX_LABELS_PER_FRAME if value is None else value
