@@ -47,6 +47,8 @@ class Automaton:
     :param arc_next: {A}
     :param start: state in which a sequence begins
     :param dense_limit: S * W up to which it is one table
+    :param label_dim: V, of what comes in and goes out; None: `word_dim`
+    :param word_of_label: {V}, None: the words are the labels
     """
 
     chain: numpy.ndarray
@@ -60,6 +62,8 @@ class Automaton:
     arc_next: numpy.ndarray
     start: int
     dense_limit: int
+    label_dim: nn.Dim | None = None
+    word_of_label: numpy.ndarray | None = None
 
     def __post_init__(self):
         self.num_states, self.num_levels = self.chain.shape
@@ -67,6 +71,7 @@ class Automaton:
         self.is_dense = self.num_states * self.num_words <= min(self.dense_limit, MAX_EXACT)
         self._tensors: dict[Any, dict[str, nn.Tensor]] = {}
         self.word_dim = nn.Dim(self.num_words, name="words")
+        self.label_dim = self.label_dim or self.word_dim
         self.level_dim = nn.Dim(self.num_levels, name="levels")
         self.state_dim = nn.Dim(self.num_states, name="states")
         self.flat_dim = nn.Dim(self.num_states * self.num_words, name="states-and-words")
@@ -75,11 +80,17 @@ class Automaton:
     @cached_property
     def arrays(self) -> dict[str, tuple[list[nn.Dim], numpy.ndarray]]:
         """:return: what is looked up: name -> dims, values"""
+        arrays: dict[str, tuple[list[nn.Dim], numpy.ndarray]] = {}
+        assert self.label_dim is not None
+        if self.word_of_label is not None:
+            arrays["word"] = ([self.label_dim], self.word_of_label)
         if self.is_dense:
             scores, following = self.dense()
-            return {"score": ([self.state_dim, self.word_dim], scores), "next": ([self.flat_dim], following.ravel())}
+            arrays["score"] = ([self.state_dim, self.word_dim], scores)
+            arrays["next"] = ([self.flat_dim], following.ravel())
+            return {name: (dims, array.astype("float32")) for name, (dims, array) in arrays.items()}
         arc_word = numpy.append(self.arc_word, -1)  # never empty
-        arrays = {
+        arrays |= {
             "start": ([self.state_dim, self.level_dim], self.arc_start[self.chain]),
             "end": ([self.state_dim, self.level_dim], (self.arc_start + self.arc_count)[self.chain]),
             "total": ([self.state_dim], self.total),
@@ -126,13 +137,17 @@ class Automaton:
             self.tables(None)
         return {"state": nn.constant(-1.0, dims=batch_dims, dtype="float32")}
 
-    def step(self, words: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
+    def step(self, labels: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
         """
-        :param words: {B}, float32
-        :param state: before these words
-        :return: scores of the next {B, W}, -inf where impossible; state
+        :param labels: {B}
+        :param state: before these labels
+        :return: scores of the next {B, V}, -inf where impossible; state
         """
-        tables = self.tables(words.device)
+        tables = self.tables(labels.device)
+        words = nn.cast(labels, "float32")
+        assert self.label_dim is not None
+        if self.word_of_label is not None:
+            words = self._at(tables["word"], words, self.label_dim)
         before = state["state"]
         following = self._next(words, nn.maximum(before, 0.0), tables)
         after = nn.where(before < -0.5, float(self.start), following)
@@ -144,7 +159,12 @@ class Automaton:
             scores = nn.combine_bc(total, "+", tables["default_score"])
             if len(self.arc_word):
                 scores = scores + self._deltas(indices, tables)
-        return nn.where(scores < IMPOSSIBLE, float("-inf"), scores), {"state": after}
+        scores = nn.where(scores < IMPOSSIBLE, float("-inf"), scores)
+        if self.word_of_label is not None:
+            scores = self._at(scores, tables["word"], self.word_dim)
+        elif self.label_dim != self.word_dim:
+            scores, _ = nn.replace_dim(scores, in_dim=self.word_dim, out_dim=self.label_dim)
+        return scores, {"state": after}
 
     def _next(self, words: nn.Tensor, state: nn.Tensor, tables: dict[str, nn.Tensor]) -> nn.Tensor:
         if self.is_dense:
@@ -218,7 +238,7 @@ class Automaton:
     @staticmethod
     def _at(table: nn.Tensor, position: nn.Tensor, dim: nn.Dim) -> nn.Tensor:
         """
-        :param table: {dim}
+        :param table: {..., dim}
         :param position: any shape, float32
         """
         return nn.gather(table, indices=nn.set_sparse_dim(nn.cast(position, "int32"), dim), axis=dim)

@@ -14,7 +14,7 @@ import numpy
 
 from .. import nn
 from ._automaton import Automaton, AutomatonState
-from ._common import check_index
+from ._common import check_index, size_of
 
 __all__ = ["PhraseBias"]
 
@@ -70,7 +70,7 @@ class PhraseBias:
                 if label == eos:
                     raise ValueError(f"PhraseBias: phrase {i} ({phrase!r}), expected it without end of sentence {eos}")
         nodes = _make_nodes(phrases, float(bonus))
-        self._automaton = _make_automaton(nodes, vocab_dim.dimension or 0, dense_limit=dense_limit)
+        self._automaton = _make_automaton(nodes, vocab_dim, dense_limit=dense_limit)
 
     def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
         """
@@ -85,8 +85,7 @@ class PhraseBias:
         :param state: before them
         :return: what each label changes {B, V}, not normalised; new state
         """
-        scores, state = self._automaton.step(nn.cast(prev_labels, "float32"), state)
-        return nn.replace_dim(scores, in_dim=self._automaton.word_dim, out_dim=self.vocab_dim)[0], state
+        return self._automaton.step(prev_labels, state)
 
 
 @dataclass
@@ -144,10 +143,10 @@ def _inherit(node: _Node, nodes: list[_Node], suffix: int):
     node.gained += nodes[suffix].gained
 
 
-def _make_automaton(nodes: list[_Node], num_labels: int, *, dense_limit: int) -> Automaton:
+def _make_automaton(nodes: list[_Node], vocab_dim: nn.Dim, *, dense_limit: int) -> Automaton:
     """The states are the nodes."""
     value = numpy.array([node.paid + node.gained for node in nodes])
-    default_next = numpy.zeros(num_labels, "int64")
+    default_next = numpy.zeros(size_of(vocab_dim), "int64")
     for label, child in nodes[0].following.items():
         default_next[label] = child
     arcs = [sorted(node.following.items()) if i else [] for i, node in enumerate(nodes)]
@@ -165,4 +164,5 @@ def _make_automaton(nodes: list[_Node], num_labels: int, *, dense_limit: int) ->
         arc_next=following,
         start=0,
         dense_limit=dense_limit,
+        label_dim=vocab_dim,
     )

@@ -7,6 +7,7 @@ Shape letters: B batch dims (with the beam, once there is one), V labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 
@@ -55,11 +56,10 @@ class NgramScorer:
         self.vocab_dim = vocab_dim
         words = _words_of_labels(model, vocab_dim, labels, eos=eos, missing=missing)
         used = list(dict.fromkeys(words))
-        self._automaton = _make_automaton(model, used, dense_limit=dense_limit)
-        self._words: numpy.ndarray | None = None  # {V}, if they are not the labels themselves
-        if used != words:
+        self._automaton = _make_automaton(model, used, vocab_dim, dense_limit=dense_limit)
+        if used != words:  # several labels are the same word
             index = {word: i for i, word in enumerate(used)}
-            self._words = numpy.array([index[word] for word in words], "float32")
+            self._automaton.word_of_label = numpy.array([index[word] for word in words])
 
     @property
     def num_states(self) -> int:
@@ -79,13 +79,7 @@ class NgramScorer:
         :param state: before them
         :return: log_probs {B, V}, new state
         """
-        word_dim = self._automaton.word_dim
-        if self._words is None:
-            scores, state = self._automaton.step(nn.cast(prev_labels, "float32"), state)
-            return nn.replace_dim(scores, in_dim=word_dim, out_dim=self.vocab_dim)[0], state
-        words = nn.convert_to_tensor(self._words, dims=[self.vocab_dim], device=prev_labels.device)
-        scores, state = self._automaton.step(nn.gather(words, indices=prev_labels, axis=self.vocab_dim), state)
-        return nn.gather(scores, indices=nn.set_sparse_dim(nn.cast(words, "int32"), word_dim), axis=word_dim), state
+        return self._automaton.step(prev_labels, state)
 
 
 def _words_of_labels(
@@ -120,7 +114,7 @@ def _words_of_labels(
     return [-1 if name == "<s>" else ids.get(name, fallback) for name in names]
 
 
-def _make_automaton(model: NgramModel, used: list[int], *, dense_limit: int) -> Automaton:
+def _make_automaton(model: NgramModel, used: list[int], vocab_dim: nn.Dim, *, dense_limit: int) -> Automaton:
     """
     :param used: the words of the automaton, -1: an impossible one
     """
@@ -144,7 +138,8 @@ def _make_automaton(model: NgramModel, used: list[int], *, dense_limit: int) -> 
     new = new[same_as]
     if max(len(kept), len(inner) + 1) >= MAX_EXACT:
         raise ValueError(f"NgramScorer: expected less than {MAX_EXACT} n-grams and contexts, got {len(inner)}")
-    return _assemble(model, word_of, used, kept=kept, new=new, inner=inner, dense_limit=dense_limit)
+    arrays = _assemble(model, word_of, used, kept=kept, new=new, inner=inner)
+    return Automaton(**arrays, dense_limit=dense_limit, label_dim=vocab_dim)
 
 
 def _reachable(model: NgramModel, word_of: numpy.ndarray) -> numpy.ndarray:
@@ -172,12 +167,12 @@ def _assemble(
     kept: numpy.ndarray,
     new: numpy.ndarray,
     inner: numpy.ndarray,
-    dense_limit: int,
-) -> Automaton:
+) -> dict[str, Any]:
     """
     :param kept: states
     :param new: {states}, their new numbers
     :param inner: arcs that do not begin in the empty context
+    :return: arguments of the automaton
     """
     chain = numpy.zeros((len(kept), max(model.order - 1, 1)), "int64")
     total = numpy.zeros(len(kept))
@@ -202,16 +197,15 @@ def _assemble(
     start = 0
     if model.order > 1 and "<s>" in model.words:
         start = int(new[model.arc_next[model.words.index("<s>")]])
-    return Automaton(
-        chain=chain,
-        total=total,
-        default_score=default_score,
-        default_next=default_next,
-        arc_start=numpy.cumsum(count) - count,
-        arc_count=count,
-        arc_word=word_of[word][sort],
-        arc_delta=(model.arc_log_prob[inner] - backed_off)[sort],
-        arc_next=following[inner][sort],
-        start=start,
-        dense_limit=dense_limit,
-    )
+    return {
+        "chain": chain,
+        "total": total,
+        "default_score": default_score,
+        "default_next": default_next,
+        "arc_start": numpy.cumsum(count) - count,
+        "arc_count": count,
+        "arc_word": word_of[word][sort],
+        "arc_delta": (model.arc_log_prob[inner] - backed_off)[sort],
+        "arc_next": following[inner][sort],
+        "start": start,
+    }
