@@ -94,8 +94,7 @@ def make_model(path: Path, options: Mapping[str, str], *, device: str = "cpu") -
     :return: with a fresh model on PyTorch
     :raises CommandError: if PyTorch is not installed, or the recipe fails or has no ``get_model``
     """
-    if importlib.util.find_spec("torch") is None:
-        raise CommandError("needs torch, not installed: pip install 'returnn_common[torch]'")
+    _check_installed()
     from returnn.config import global_config_ctx
     from returnn.util.basic import BehaviorVersion
 
@@ -121,8 +120,9 @@ def make_model(path: Path, options: Mapping[str, str], *, device: str = "cpu") -
 def choose_device(name: str | None) -> str:
     """
     :param name: of PyTorch, such as cpu, cuda, cuda:1; None: a GPU if PyTorch finds one
-    :raises CommandError: if there is none of that name
+    :raises CommandError: if there is none of that name, or PyTorch is not installed
     """
+    _check_installed()
     import torch
 
     if name is None:
@@ -132,3 +132,8 @@ def choose_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without CUDA
         raise CommandError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
+
+
+def _check_installed():
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError("needs torch, not installed: pip install 'returnn_common[torch]'")

@@ -73,7 +73,7 @@ class JointSearch:
         for index in {self.bos, self.eos} - {self.blank}:
             log_probs = nn.where(nn.compare(labels, "equal", index), float("-inf"), log_probs)
         scorers = [(self.decoder, 1.0 - ctc_scale)]
-        if lm is not None:
+        if lm is not None and lm_scale:
             scorers.append((lm, lm_scale))
         kwargs: dict[str, Any] = {}
         if any(scale for _, scale in scorers):

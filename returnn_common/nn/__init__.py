@@ -8,7 +8,8 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :func:`dropout`, which also takes ``dropout=`` and ``axis=nn.any_feature_dim``
 - :class:`Loss`, what a model's ``losses`` returns
 - :func:`ctc_losses` of several heads, :func:`decoder_losses`, :func:`smoothed_cross_entropy`
-- :func:`transducer_loss` and :func:`transducer_losses`, with :class:`TransducerTargets`
+- :func:`transducer_loss` and :func:`transducer_losses` with :class:`TransducerTargets`,
+  :func:`joint_transducer_loss`, :func:`pruned_transducer_loss`
 - :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
   :func:`make_conv_subsampling`
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
@@ -56,10 +57,13 @@ from .stochastic_depth import StochasticDepth as StochasticDepth
 from .stochastic_depth import linear_drop_probs as linear_drop_probs
 from .stochastic_depth import stochastic_depth as stochastic_depth
 from .subsampling import make_conv_subsampling as make_conv_subsampling
+from .transducer_joint import joint_transducer_loss as joint_transducer_loss
 from .transducer_loss import TransducerLoss as TransducerLoss
 from .transducer_loss import TransducerTargets as TransducerTargets
 from .transducer_loss import transducer_loss as transducer_loss
 from .transducer_loss import transducer_losses as transducer_losses
+from .transducer_pruning import PrunedTransducerLoss as PrunedTransducerLoss
+from .transducer_pruning import pruned_transducer_loss as pruned_transducer_loss
 
 # Last: importing our module of the same name has put that into its place.
 from returnn.frontend import scan as scan  # isort: skip

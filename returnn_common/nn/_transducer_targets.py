@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
@@ -14,7 +15,7 @@ from ._lattice import NEG
 from ._transducer_topologies import TOPOLOGIES, FullSum, Sizes, full_sum, plain, range_over
 from .loss import Loss
 
-__all__ = ["TransducerLoss", "TransducerTargets", "loss_of_scores"]
+__all__ = ["TransducerLoss", "TransducerTargets", "find_positions_dim", "loss_of_scores"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,24 @@ class TransducerTargets:
         if not self.fast_emission >= 0.0:
             raise ValueError(f"transducer: expected fast_emission >= 0, got {self.fast_emission}")
 
+    def check_vocab(self, vocab_dim: Dim):
+        """:raises ValueError: if blank or a label is not in it"""
+        size, labels_dim, blank = vocab_dim.dimension or 0, self.targets.sparse_dim, self.blank_index
+        if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < size:
+            raise ValueError(f"transducer: expected blank_index in 0 to {size - 1} of {vocab_dim}, got {blank!r}")
+        if labels_dim is not None and (labels_dim.dimension or 0) > size:
+            raise ValueError(f"transducer: expected logits for at least the labels of {labels_dim}, got {vocab_dim}")
+
     def sizes(self, positions_dim: Dim) -> Sizes:
         """:param positions_dim: one more than there are labels"""
-        device = self.targets.device
         is_repeated = None
         if self.topology == "ctc":
             positions = range_over(positions_dim, self.targets)
             this, last = (self._label_after(positions - i) for i in (1, 2))
             is_repeated = rf.combine_bc(rf.compare_bc(this, "==", last), "logical_and", positions > 1)
         return Sizes(
-            num_frames=self.input_spatial_dim.get_size_tensor(device=device),
-            num_labels=self.targets_spatial_dim.get_size_tensor(device=device),
+            num_frames=self._lengths(self.input_spatial_dim),
+            num_labels=self._lengths(self.targets_spatial_dim),
             time_dim=self.input_spatial_dim,
             positions_dim=positions_dim,
             is_repeated=is_repeated,
@@ -85,12 +93,18 @@ class TransducerTargets:
             symbols.append(self._label_after(positions - 1))
         return symbols
 
+    def _lengths(self, dim: Dim) -> Tensor:
+        """:return: ``{batch}``, also if it is one length for all"""
+        lengths = dim.get_size_tensor(device=self.targets.device)
+        batch_dims = self.targets.remaining_dims(self.targets_spatial_dim)
+        return rf.expand_dims(lengths, [x for x in batch_dims if x not in lengths.dims])
+
     def _label_after(self, positions: Tensor) -> Tensor:
         """:return: ``{batch, ...}``, without sparse dim; 0 where there is none"""
         padded, (dim,) = rf.pad(
             plain(self.targets), axes=[self.targets_spatial_dim], padding=[(0, 1)], value=0, handle_dynamic_dims=False
         )
-        num_labels = self.targets_spatial_dim.get_size_tensor(device=self.targets.device)
+        num_labels = self._lengths(self.targets_spatial_dim)
         exists = rf.combine_bc(positions >= 0, "logical_and", rf.compare_bc(positions, "<", num_labels))
         positions = rf.where(exists, positions, 0, allow_broadcast_all_sources=True)
         return rf.where(exists, rf.gather(padded, indices=positions, axis=dim), 0)
@@ -139,3 +153,48 @@ def loss_of_scores(
         nothing = x - rf.stop_gradient(x)  # 0, with a gradient
         value -= rf.reduce_sum(occupancy * factor * nothing, axis=[targets.input_spatial_dim, positions_dim])
     return TransducerLoss(value=value, possible=result.possible, num_labels=sizes.num_labels), result
+
+
+def find_positions_dim(what: str, x: Tensor, targets: TransducerTargets, *, time_dim: Dim | None) -> tuple[Dim, Dim]:
+    """
+    :param what: for messages
+    :param x: ``{batch, positions, features}``, and time if that is given
+    :param targets:
+    :param time_dim: of x
+    :return: positions, features
+    :raises ValueError: if there aren't just these dims, or positions has not one more than there are labels
+    """
+    others = targets.targets.remaining_dims(targets.targets_spatial_dim)
+    if time_dim is not None:
+        others.append(time_dim)
+    expected = f"{[*others, 'positions (labels + 1)', 'features']}"
+    missing = [dim for dim in others if dim not in x.dims]
+    rest = [dim for dim in x.dims if dim not in others]
+    if missing or len(rest) != 2:
+        raise ValueError(f"transducer: expected {what} with the dims {expected}, got {x}")
+    known = (x.feature_dim, targets.targets.sparse_dim)
+    features = (
+        [dim for dim in rest if dim in known]
+        or [dim for dim in rest if targets.targets_spatial_dim + 1 in rest and dim != targets.targets_spatial_dim + 1]
+        or [dim for dim in rest if dim.is_static()]
+    )
+    if len(features) != 1:
+        raise ValueError(f"transducer: expected {what} with feature_dim set to one of {rest}, got {x}")
+    (positions_dim,) = (dim for dim in rest if dim != features[0])
+    _check_positions(what, positions_dim, targets.targets_spatial_dim)
+    return positions_dim, features[0]
+
+
+def _check_positions(what: str, positions_dim: Dim, targets_spatial_dim: Dim):
+    """As far as the lengths are known: not before the graph runs."""
+    if positions_dim == targets_spatial_dim + 1 or not rf.is_executing_eagerly() or rf.is_static_traceable():
+        return
+    labels = numpy.asarray(targets_spatial_dim.get_size_tensor().raw_tensor)
+    positions = numpy.asarray(positions_dim.get_size_tensor().raw_tensor)
+    expected = labels + 1 if positions.ndim else labels.max(initial=0) + 1  # one length for all: of the longest
+    if numpy.array_equal(positions, expected):
+        return
+    raise ValueError(
+        f"transducer: expected {what} with one position more than there are labels, {(labels + 1).tolist()}, "
+        f"got {positions_dim} with {positions.tolist()}"
+    )

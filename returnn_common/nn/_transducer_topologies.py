@@ -17,7 +17,7 @@ from returnn.tensor import Dim, Tensor
 
 from ._lattice import NEG, LatticeSum, sum_over_paths
 
-__all__ = ["TOPOLOGIES", "FullSum", "Sizes", "full_sum", "plain", "range_over"]
+__all__ = ["TOPOLOGIES", "FullSum", "Sizes", "full_sum", "pick", "plain", "range_over", "size_of", "without_lengths"]
 
 
 @dataclass(frozen=True)
@@ -69,22 +69,22 @@ def full_sum(scores: Sequence[Tensor], sizes: Sizes, topology: str) -> FullSum:
 
 def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the diagonal t + u = s, state k is u. Blank keeps u, a label keeps t."""
-    time, states = _without_lengths(sizes.time_dim), _without_lengths(sizes.positions_dim)
-    steps = Dim(_size(time) + (_size(states) - 1), name="steps")
+    time, states = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
+    steps = Dim(size_of(time) + (size_of(states) - 1), name="steps")
     like = scores[0]
     s, k = range_over(steps, like), range_over(states, like)
 
     def skew(x: Tensor) -> Tensor:
         t = rf.combine_bc(s, "-", k)
         # One more frame, which there is even if no sequence has any: what follows after the last one.
-        x = _pick(x, sizes.positions_dim, k)
+        x = pick(x, sizes.positions_dim, k)
         x, (more,) = rf.pad(x, axes=[sizes.time_dim], padding=[(0, 1)], value=NEG, handle_dynamic_dims=False)
-        return rf.where(t >= 0, _pick(x, more, t), NEG)
+        return rf.where(t >= 0, pick(x, more, t), NEG)
 
     def unskew(x: Tensor) -> Tensor:
         u = range_over(sizes.positions_dim, like)
         t = range_over(sizes.time_dim, like)
-        return _pick(_pick(x, states, u), steps, rf.combine_bc(t, "+", u))
+        return pick(pick(x, states, u), steps, rf.combine_bc(t, "+", u))
 
     ended = rf.compare_bc(s, ">=", sizes.num_frames + sizes.num_labels)
     blank, label = scores
@@ -99,10 +99,10 @@ def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]
 
 def _monotonic(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the frame, state k is u. Both blank and a label take a frame."""
-    steps, states = _without_lengths(sizes.time_dim), _without_lengths(sizes.positions_dim)
+    steps, states = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
     like = scores[0]
     s, k = range_over(steps, like), range_over(states, like)
-    blank, label = (_pick(_pick(x, sizes.positions_dim, k), sizes.time_dim, s) for x in scores)
+    blank, label = (pick(pick(x, sizes.positions_dim, k), sizes.time_dim, s) for x in scores)
     stay = rf.where(rf.compare_bc(s, ">=", sizes.num_frames), 0.0, blank)
     move = rf.shift_right(label, axis=states, pad_value=NEG)
     final = rf.compare_bc(k, "==", sizes.num_labels)
@@ -111,26 +111,26 @@ def _monotonic(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Ten
     moved = rf.shift_left(moved, axis=states, pad_value=0.0)
     t = range_over(sizes.time_dim, like)
     u = range_over(sizes.positions_dim, like)
-    return result, [_pick(_pick(x, steps, t), states, u) for x in (stayed, moved)]
+    return result, [pick(pick(x, steps, t), states, u) for x in (stayed, moved)]
 
 
 def _ctc(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the frame; state 2u is "after label u, and then blank", 2u - 1 is "in label u"."""
     assert sizes.is_repeated is not None
     blank, label, repeat = scores
-    steps, positions = _without_lengths(sizes.time_dim), _without_lengths(sizes.positions_dim)
-    states = Dim(_size(positions) * 2 - 1, name="states")
+    steps, positions = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
+    states = Dim(size_of(positions) * 2 - 1, name="states")
     like = scores[0]
     s, k = range_over(steps, like), range_over(states, like)
     before, in_label = k // 2, k % 2 > 0  # of a label's state, `before` is the number of labels before it
 
     def spread(x: Tensor, u: Tensor) -> Tensor:
-        return _pick(_pick(x, sizes.positions_dim, u), sizes.time_dim, s)
+        return pick(pick(x, sizes.positions_dim, u), sizes.time_dim, s)
 
     stay = rf.where(in_label, spread(repeat, (k + 1) // 2), spread(blank, before))
     stay = rf.where(rf.compare_bc(s, ">=", sizes.num_frames), 0.0, stay)
     move = rf.where(in_label, spread(label, before), spread(blank, before))
-    other = rf.logical_not(_pick(sizes.is_repeated, sizes.positions_dim, (k + 1) // 2))
+    other = rf.logical_not(pick(sizes.is_repeated, sizes.positions_dim, (k + 1) // 2))
     jump = rf.where(rf.combine_bc(in_label, "logical_and", other), spread(label, before), NEG)
     last = 2 * sizes.num_labels
     final = rf.combine_bc(rf.compare_bc(k, "==", last), "logical_or", rf.compare_bc(k, "==", last - 1))
@@ -140,7 +140,7 @@ def _ctc(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     u = range_over(sizes.positions_dim, like)
 
     def collect(x: Tensor, state: Tensor) -> Tensor:
-        return _pick(_pick(x, steps, t), states, state)
+        return pick(pick(x, steps, t), states, state)
 
     return result, [collect(stayed + moved, 2 * u), collect(moved + jumped, 2 * u + 1), collect(stayed, 2 * u - 1)]
 
@@ -166,16 +166,16 @@ def range_over(dim: Dim, like: Tensor) -> Tensor:
     return plain(rf.range_over_dim(dim, device=like.device))
 
 
-def _without_lengths(dim: Dim) -> Dim:
+def without_lengths(dim: Dim) -> Dim:
     """:return: as long as the longest sequence, for all"""
     return Dim(dim.get_dim_value_tensor(), name=f"{dim.name}_max") if dim.need_masking() else dim
 
 
-def _size(dim: Dim) -> Tensor | int:
+def size_of(dim: Dim) -> Tensor | int:
     return dim.get_dim_value_tensor()
 
 
-def _pick(x: Tensor, axis: Dim, indices: Tensor) -> Tensor:
+def pick(x: Tensor, axis: Dim, indices: Tensor) -> Tensor:
     """:return: x at the indices, at the nearest if they are outside"""
-    indices = rf.minimum(rf.maximum(indices, 0), _size(axis) - 1)
+    indices = rf.minimum(rf.maximum(indices, 0), size_of(axis) - 1)
     return rf.gather(x, indices=indices, axis=axis)

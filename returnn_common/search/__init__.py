@@ -12,6 +12,7 @@ from .biasing import PhraseBias
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .ctc_prefix_scorer import CtcPrefixScorer
 from .hypotheses import Hypotheses
+from .internal_lm import average_context, internal_lm, zero_context
 from .lexicon import LexiconScorer, spell_words
 from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
@@ -33,11 +34,13 @@ __all__ = [
     "Scorer",
     "Transducer",
     "TransducerLmScorer",
+    "average_context",
     "beam_search",
     "combine",
     "ctc_align",
     "ctc_beam_search",
     "ctc_greedy_search",
+    "internal_lm",
     "read_arpa",
     "rescore",
     "sample",
@@ -45,4 +48,5 @@ __all__ = [
     "spell_words",
     "transducer_beam_search",
     "transducer_greedy_search",
+    "zero_context",
 ]

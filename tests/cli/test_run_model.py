@@ -103,6 +103,8 @@ def test_without_the_engine(trained, monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CommandError, match=r"needs torch, not installed: pip install 'returnn_common\[torch\]'"):
         load_run_model(path)
+    with pytest.raises(CommandError, match="needs torch, not installed"):
+        choose_device(None)
 
 
 def test_engine_of_the_checkpoint_is_missing(trained, monkeypatch):

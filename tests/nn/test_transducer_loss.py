@@ -11,6 +11,7 @@ import pytest
 from returnn_common import nn
 from returnn_common.nn import _label_scores
 from tests.engines import Input, Result, run_on
+from tests.nn import torchaudio_transducer
 from tests.nn.transducer_reference import loss_and_gradient
 
 TOPOLOGIES = ["rnnt", "monotonic", "ctc"]
@@ -269,6 +270,21 @@ def test_the_position_dim_is_found():
     np.testing.assert_array_equal(_call(sizes={"positions": 3}, change=_mark_feature_dim), expected)
     np.testing.assert_array_equal(_call(sizes={"time": 3}), expected)
 
+    def _unmark(x, y, labels):
+        x, y = _with_position_dim(x, y, labels)
+        y.sparse_dim = None
+        return x, y
+
+    np.testing.assert_array_equal(_call(change=_unmark), expected)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_one_length_for_all(topology: str):
+    expected = _call(sizes={"labels": [2, 2], "positions": [3, 3]}, topology=topology)
+    for labels, positions in [(2, 3), (np.array(2), np.array(3))]:
+        sizes = {"time": 3, "labels": labels, "positions": positions}
+        np.testing.assert_array_equal(_call(sizes=sizes, topology=topology), expected)
+
 
 @pytest.mark.parametrize(
     "message, options",
@@ -299,3 +315,18 @@ def test_unmarked_feature_dim_is_refused():
 
     with pytest.raises(ValueError, match="expected logits with feature_dim set to one of .*positions.*vocab"):
         _call(sizes={"positions": 3}, change=_unmark)
+
+
+def test_equals_torchaudios():
+    arrays = np.load(torchaudio_transducer.FILE)
+    frames, labels = torchaudio_transducer.FRAMES, torchaudio_transducer.LABELS
+    result = _run(arrays["logits"], arrays["targets"], frames, labels, blank_index=torchaudio_transducer.BLANK)
+    np.testing.assert_allclose(result["sum"], arrays["losses"], rtol=1e-5)
+    np.testing.assert_allclose(result.grads["x"], arrays["gradients"], atol=1e-5)
+
+
+def test_torchaudio_is_as_it_was():
+    pytest.importorskip("torchaudio", exc_type=ImportError)
+    arrays = np.load(torchaudio_transducer.FILE)
+    for name, array in torchaudio_transducer.make().items():
+        np.testing.assert_allclose(array, arrays[name], atol=1e-6, err_msg=name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,6 +98,8 @@ def main(args: argparse.Namespace) -> int:
     for name, problem in found.problems:
         _tell(console, f"{name}: {problem}")
     failed = len(found.problems)
+    # Before PyTorch is imported, as for RETURNN in a process of its own, see ..run.process.returnn_env.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if found.sources:
         output = Output(args.output, format=args.format, found=found)
         run = load_run_model(args.model, checkpoint=args.checkpoint, device=choose_device(args.device))

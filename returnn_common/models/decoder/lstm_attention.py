@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from ... import nn
 from ...nn.checks import check_probability
@@ -192,7 +193,8 @@ class LSTMAttentionDecoder(nn.Module):
             ``{batch}`` for one step
         :param spatial_dim: labels, or ``nn.single_step_dim``
         :param state: of :meth:`default_initial_state`, or of the call before
-        :param encoder: of :meth:`transform_encoder`
+        :param encoder: of :meth:`transform_encoder`, where the encoder's output may have been another one for each of
+            the labels: ``{batch, labels, time, encoder_dim}``
         :return: logits of the labels that follow, ``{batch, labels, vocab}`` (one step: ``{batch, vocab}``);
             the state after each sequence's own last label
         :raises ValueError: if the labels are over another dim, or there is no encoder
@@ -207,7 +209,10 @@ class LSTMAttentionDecoder(nn.Module):
             accumulated.feature_dim = self.attention.heads_dim
             state = nn.State({**state, "accumulated": accumulated})
         embedded = self.embedding(source)
-        xs = {"embedded": embedded, **self._zoneout_noise(source.dims)}
+        xs: dict[str, Any] = {"embedded": embedded, **self._zoneout_noise(source.dims)}
+        per_label = {k: x for k, x in encoder.items() if isinstance(x, nn.Tensor) and spatial_dim in x.dims}
+        if per_label:
+            xs["encoder"] = per_label
         step = functools.partial(_step, lstm=self.lstm, attention=self.attention, encoder=encoder, zoneout=self.zoneout)
         if spatial_dim == nn.single_step_dim:
             outputs, state = step(xs, state)
@@ -231,7 +236,7 @@ class LSTMAttentionDecoder(nn.Module):
 
 
 def _step(
-    x: dict[str, nn.Tensor],
+    x: dict[str, Any],
     state: nn.State,
     *,
     lstm: LSTM,
@@ -241,6 +246,7 @@ def _step(
 ) -> tuple[dict[str, nn.Tensor], nn.State]:
     """One label; a function, as scan_over wants it."""
     embedded, context = x["embedded"], state.context
+    encoder = nn.State({**encoder, **x.get("encoder", {})})
     source, _ = nn.concat((embedded, embedded.feature_dim), (context, attention.encoder_dim), out_dim=lstm.in_dim)
     query, lstm_state = lstm(source, state=state.lstm, spatial_dim=nn.single_step_dim)
     if zoneout is not None:

@@ -1,0 +1,168 @@
+"""Models of each kind, and what is given to their search."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from returnn_common import nn
+from returnn_common.cli.run_model import load_run_model
+from tests.cli.transcribe.helpers import SMALL, make_model_of, record, run_command
+from tests.recog.tones import WORDS
+
+
+def test_attention_model(folder, capsys):
+    """with a CTC head beside it: times of each word of what its decoder says"""
+    model = make_model_of(folder, "digits_aed", {**SMALL, "beam_size": 2})
+    record(folder / "a.wav", "two four one")
+    status, out, _ = run_command(capsys, model, "--format", "json", "a.wav")
+    entry = json.loads(out)
+    assert status == 0 and [word["word"] for word in entry["words"]] == entry["text"].split() != []
+    assert run_command(capsys, model, "a.wav")[1] == entry["text"] + "\n"
+    assert (
+        json.loads(run_command(capsys, model, "--format", "json", "--beam", "8", "a.wav")[1])["score"] >= entry["score"]
+    )
+
+
+def test_model_without_a_ctc_head(folder, capsys):
+    options = {"model_dim": 8, "num_layers": 1, "num_epochs": 1, "num_average": 1}
+    model = make_model_of(folder, "digits_aed", options, ("aux_ctc_layers=[options.num_layers],", "aux_ctc_layers=[],"))
+    record(folder / "a.wav", "two")
+    status, text, err = run_command(capsys, model, "a.wav")
+    assert (status, err) == (0, "")
+    for format, other in {
+        "json": "or --no-times for a JSON without them",
+        "ctm": "or --format text",
+        "srt": "",
+    }.items():
+        status, out, err = run_command(capsys, model, "--format", format, "a.wav")
+        assert (status, out) == (2, "") and other in err
+        assert f"--format {format}: {model} cannot tell when words are spoken, for its AedModel has no CTC head" in err
+    entry = json.loads(run_command(capsys, model, "--format", "json", "--no-times", "a.wav")[1])
+    assert entry["text"] + "\n" == text and "words" not in entry
+
+
+def test_log_mel_from_the_dataset(folder, capsys):
+    """of a model that takes features: they are computed as its dataset does it, which is as a model does it"""
+    record(folder / "a.wav", "two four one")
+    mels = ("LogMel(40, prior_frames=50, frequency_warp=0.15)", "LogMel(80, normalize=False)")
+    inside = make_model_of(folder / "inside", "digits_ctc", SMALL, mels)
+    outside = make_model_of(
+        folder / "outside",
+        "digits_ctc",
+        SMALL,
+        ("    train_splits=", '    audio="log-mel",\n    train_splits='),
+        ("    train_augment=Chain(SpeedPerturbation(0.8, 1.25), Noise(10, 40), Equalizer(3.0)),\n", ""),
+        mels,
+        ("features=features, ", "features=None, "),
+    )
+    entries = [json.loads(run_command(capsys, model, "--format", "json", "a.wav")[1]) for model in (inside, outside)]
+    assert entries[0]["text"] == entries[1]["text"] != ""
+    assert entries[0]["score"] == pytest.approx(entries[1]["score"], rel=1e-3)
+
+
+ARPA = """
+\\data\\
+ngram 1=6
+
+\\1-grams:
+-1.0 </s>
+-99 <s>
+-4.0 one
+-0.5 two
+-0.5 three
+-0.5 four
+
+\\end\\
+"""
+
+
+def test_ngram_lm(model, folder, capsys):
+    """changes the score by what it says, and the text if it weighs enough"""
+    (folder / "lm.arpa").write_text(ARPA)
+    record(folder / "a.wav", "one two two")
+
+    def run(*arguments: str):
+        status, out, err = run_command(capsys, model, "--format", "json", "--beam", "8", *arguments, "a.wav")
+        assert (status, err) == (0, "")
+        entry = json.loads(out)
+        assert [word["word"] for word in entry["words"]] == entry["text"].split()
+        return entry["text"], entry["score"]
+
+    text, score = run()
+    assert text == "one two two"
+    log_prob = math.log(10) * (-4.0 - 0.5 - 0.5 - 1.0)
+    assert run("--lm", "lm.arpa", "--lm-scale", "0.5") == (text, pytest.approx(score + 0.5 * log_prob, abs=1e-2))
+    assert run("--lm", "lm.arpa", "--lm-scale", "0") == (text, score)
+    assert "one" not in run("--lm", "lm.arpa", "--lm-scale", "1000")[0]
+
+
+def test_neural_lm(model, folder, capsys):
+    vocabulary = "SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab()"
+    words = ("import CharacterVocab,", "import WordVocab, CharacterVocab,")
+    options = {**SMALL, "lm": "lstm", "embed_dim": 4}
+    lm = make_model_of(folder / "lm", "librispeech_lm", options, words, (vocabulary, f"WordVocab({WORDS})"))
+    record(folder / "a.wav", "one two two")
+    plain, with_lm = (
+        json.loads(run_command(capsys, model, "--format", "json", "--beam", "8", "a.wav", *arguments)[1])
+        for arguments in ([], ["--lm", lm, "--lm-scale", "0.1"])
+    )
+    run = load_run_model(lm)
+    with run.forward():
+        time = nn.Dim(
+            nn.convert_to_tensor(np.array([3], "int32"), dims=[batch := nn.Dim(1, name="batch")]), name="time"
+        )
+        labels = nn.convert_to_tensor(
+            np.array([[0, 1, 1]], "int32"), dims=[batch, time], sparse_dim=nn.Dim(len(WORDS), name="words")
+        )
+        nll = float(run.model.nll(labels, in_spatial_dim=time)[0].raw_tensor)
+    assert with_lm["text"] == plain["text"] == "one two two" and nll > 1
+    assert with_lm["score"] == pytest.approx(plain["score"] - 0.1 * nll, abs=1e-2)
+
+
+def test_search_options(folder, capsys):
+    """of the recipe, changed by those that are given"""
+    options = {**SMALL, "beam_size": 2}
+    model = make_model_of(
+        folder / "model", "digits_aed", options, ("\nbeam_size =", '\nsearch_options = {"max_len": 2}\nbeam_size =')
+    )
+    record(folder / "a.wav", "two four one")
+    assert len(run_command(capsys, model, "a.wav")[1].split()) <= 2
+    assert len(run_command(capsys, model, "a.wav", "--set", "max_len=1")[1].split()) <= 1
+    longest = run_command(capsys, model, "a.wav", "--set", "max_len=20", "--set", "length_exponent=0.0")[1]
+    assert longest != run_command(capsys, model, "a.wav")[1]
+    for settings, message in [
+        (["max_len"], "--set max_len: expected OPTION=VALUE"),
+        (["max_len=1", "max_len=2"], "--set max_len=2: 'max_len' is given twice"),
+        (["beam_size=3"], "--set beam_size=3: use --beam"),
+        (["lm_scale=0.3"], "--set lm_scale=0.3: use --lm-scale"),
+        (["speed=9"], "search option 'speed': AedModel.search has no such option, it has "),
+    ]:
+        arguments = [part for setting in settings for part in ("--set", setting)]
+        status, out, err = run_command(capsys, model, "a.wav", *arguments)
+        assert (status, out) == (2, "") and message in err
+
+
+def test_lm_that_does_not_fit(model, folder, capsys):
+    record(folder / "a.wav", "one")
+    (folder / "lm.arpa").write_text(ARPA.replace("two", "zwei"))
+    for lm, message in {
+        "lm.arpa": "its vocabulary is not that of",
+        "no": "--lm no: no such folder",
+        model: "recogniser",
+    }.items():
+        status, out, err = run_command(capsys, model, "a.wav", "--lm", lm, "--lm-scale", "1")
+        assert (status, out) == (2, "") and message in err
+
+
+def test_models_that_transcribe_nothing(folder, capsys):
+    record(folder / "a.wav", "two")
+    lm = make_model_of(folder / "lm", "librispeech_lm", {**SMALL, "lm": "lstm", "embed_dim": 4})
+    status, _, err = run_command(capsys, lm, "a.wav")
+    assert status == 2 and f"{lm}: a language model transcribes nothing; it can be the --lm of a recogniser" in err
+    copy = make_model_of(folder / "copy", "copy_task", SMALL)
+    status, _, err = run_command(capsys, copy, "a.wav")
+    assert status == 2 and f"{copy}: its model takes no recordings, or gives no text" in err
