@@ -10,9 +10,19 @@ from typing import Any
 
 from .. import nn
 from ..nn.labels import with_bos_eos
-from ..search import Hypotheses, TransducerLmScorer, combine, transducer_beam_search, transducer_greedy_search
+from ..search import (
+    Alignment,
+    Hypotheses,
+    Scorer,
+    TransducerLmScorer,
+    combine,
+    ctc_align,
+    transducer_beam_search,
+    transducer_greedy_search,
+)
 from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor, make_joiner, make_lstm_predictor
 from .features import LogMel
+from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
 from .speech import check_layers, choose_front_end, encode
 
@@ -76,6 +86,7 @@ class TransducerModel(nn.Module):
         self.aux_ctc_layers = tuple(aux_ctc_layers)
         self.aux_ctc_scale = aux_ctc_scale
         self.frames_per_block = frames_per_block
+        self.can_align = bool(self.aux_ctc_layers)
         self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
 
     def encode(
@@ -108,20 +119,7 @@ class TransducerModel(nn.Module):
         """
         collected = {} if self.aux_ctc_layers else None
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
-        labels = nn.set_sparse_dim(targets, self.predictor.in_dim)
-        start = self.blank_index
-        previous, _, positions_dim = with_bos_eos(labels, spatial_dim=targets_spatial_dim, bos=start, eos=start)
-        batch_dims = targets.remaining_dims(targets_spatial_dim)
-        state = self.predictor.default_initial_state(batch_dims=batch_dims)
-        predicted, _ = self.predictor(previous, spatial_dim=positions_dim, state=state)
-        goal = nn.TransducerTargets(
-            targets=nn.set_sparse_dim(targets, self.labels_dim),
-            input_spatial_dim=spatial_dim,
-            targets_spatial_dim=targets_spatial_dim,
-            blank_index=self.blank_index,
-            topology=self.topology,
-            fast_emission=self.fast_emission,
-        )
+        predicted, goal = self._predict_all(targets, targets_spatial_dim, spatial_dim=spatial_dim)
         if self.frames_per_block is None:
             losses = nn.transducer_losses(self.join(encoded, predicted), goal)
         else:
@@ -143,6 +141,55 @@ class TransducerModel(nn.Module):
             blank_index=self.blank_index,
         )
         return {**ctc, **losses}
+
+    def _predict_all(
+        self, targets: nn.Tensor, targets_spatial_dim: nn.Dim, *, spatial_dim: nn.Dim
+    ) -> tuple[nn.Tensor, nn.TransducerTargets]:
+        """:return: the predictor's output for each number of labels ``{batch, labels + 1, features}``, and the goal"""
+        labels = nn.set_sparse_dim(targets, self.predictor.in_dim)
+        start = self.blank_index
+        previous, _, positions_dim = with_bos_eos(labels, spatial_dim=targets_spatial_dim, bos=start, eos=start)
+        state = self.predictor.default_initial_state(batch_dims=targets.remaining_dims(targets_spatial_dim))
+        predicted, _ = self.predictor(previous, spatial_dim=positions_dim, state=state)
+        goal = nn.TransducerTargets(
+            targets=nn.set_sparse_dim(targets, self.labels_dim),
+            input_spatial_dim=spatial_dim,
+            targets_spatial_dim=targets_spatial_dim,
+            blank_index=self.blank_index,
+            topology=self.topology,
+            fast_emission=self.fast_emission,
+        )
+        return predicted, goal
+
+    def ctc_log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: see :func:`encode`
+        :return: log probabilities of the CTC head on the last one of its layers, ``{batch, time', labels + blank}``,
+            and the dim time'
+        :raises ValueError: if there is no CTC head
+        """
+        if not self.aux_ctc_layers:
+            raise ValueError("TransducerModel: expected aux_ctc_layers, for there is no CTC head")
+        collected: dict[str, nn.Tensor] = {}
+        _, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
+        layer, linear = max(zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True), key=lambda head: head[0])
+        logits = nn.cast(linear(collected[str(layer - 1)]), "float32")
+        return nn.log_softmax(logits, axis=self.labels_dim), spatial_dim
+
+    def align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[Alignment, nn.Dim]:
+        """
+        By the CTC head on the last one of its layers; a transducer may emit labels late.
+
+        :param source: see :func:`encode`
+        :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
+        :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
+        :raises ValueError: if there is no CTC head
+        """
+        log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+        return ctc_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
 
     # What the searches need, see :class:`returnn_common.search.Transducer`.
 
@@ -242,6 +289,53 @@ class TransducerModel(nn.Module):
         return transducer_beam_search(
             self, encoded, **options, beam_size=beam_size, scorer=lm, scorer_scale=lm_scale, bos=bos, eos=eos
         )
+
+    def score_hypotheses(
+        self,
+        hypotheses: Hypotheses,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        lm: Scorer | None = None,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> dict[str, nn.Tensor]:
+        """
+        :param hypotheses: of :func:`search`
+        :param source: from which they are
+        :param lm: a scorer over the same labels; None: none
+        :param bos: of ``lm``; None: behind the labels
+        :param eos: of ``lm``; None: behind the labels
+        :return: "transducer" (over all alignments, however many labels a frame has), "internal_lm" and "lm", each
+            ``{batch, beam}``, see :func:`.hypothesis_parts.score_parts`
+        :raises ValueError: for an ``lm`` with fewer labels
+        """
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        predicted, goal = self._predict_all(hypotheses.labels, hypotheses.spatial_dim, spatial_dim=spatial_dim)
+        encoded = nn.combine_bc(encoded, "+", nn.zeros([*hypotheses.lengths.dims], dtype=encoded.dtype))
+        encoded.feature_dim = self.encoder.out_dim
+        loss = nn.joint_transducer_loss(self.join, encoder=encoded, predictor=predicted, targets=goal)
+        end = self.blank_index
+        internal_lm = self.internal_lm(nn.FeatureDim("labels-and-end", end + 1), bos=end)
+        lm_part = (lm, end if bos is None else bos, end if eos is None else eos)
+        return {
+            "transducer": nn.where(loss.possible, -loss.value, float("-inf")),
+            **score_parts(hypotheses, {"internal_lm": (internal_lm, end, end), "lm": lm_part}),
+        }
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """parts that :func:`score_hypotheses` gives without ``lm``"""
+        return ("transducer", "internal_lm")
+
+    def part_scales(self, *, lm_scale: float = 0.0, internal_lm_scale: float = 0.0) -> dict[str, float]:
+        """
+        The arguments are options of :func:`search`.
+
+        :return: with which scale the search has each part of :func:`score_hypotheses`; and "length_exponent", by which
+            it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
+        """
+        return {"transducer": 1.0, "internal_lm": -internal_lm_scale, "lm": lm_scale, "length_exponent": 0.0}
 
 
 def make_transducer_model(

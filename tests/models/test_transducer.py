@@ -12,7 +12,7 @@ from returnn_common.models.decoder.transducer import make_joiner, make_lstm_pred
 from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.transducer import TransducerModel, make_transducer_model
-from returnn_common.search import DecoderScorer
+from returnn_common.search import DecoderScorer, ctc_align
 from tests.engines import Input, run_on
 from tests.models.ctc_tiny import label_rows
 
@@ -22,7 +22,8 @@ TARGETS = [[0, 1], [1, 1], [0]]
 
 
 def _make(in_dim, vocab, *, stateless=False, kind="additive", **options) -> TransducerModel:
-    encoder = make_lstm_encoder(in_dim or 80, num_layers=2, out_dim=6, time_pooling=(2,), dropout=0.0)
+    pooling = options.pop("encoder_pooling", (2,))
+    encoder = make_lstm_encoder(in_dim or 80, num_layers=2, out_dim=6, time_pooling=pooling, dropout=0.0)
     predictor = make_stateless_predictor if stateless else make_lstm_predictor
     predictor = predictor(vocab, model_dim=5, dropout=0.0)
     joiner = make_joiner(encoder.out_dim, predictor.out_dim, vocab, kind=kind, model_dim=7)
@@ -237,6 +238,58 @@ def _forced(scorer, labels: nn.Tensor, hyps, *, bos: int, eos: int | None) -> np
         is_end = (lengths == step).numpy() if eos is not None else np.zeros(total.shape, bool)
         total += np.where((lengths > step).numpy() | is_end, chosen, 0.0)
     return total
+
+
+def test_parts_of_hypotheses_are_the_scores_of_a_full_search():
+    """two labels per frame are all that hypotheses of two labels need"""
+
+    def func(model, x, time):
+        lm = DecoderScorer(make_lstm_lm(nn.FeatureDim("lm-labels", VOCAB + 1), num_layers=1, model_dim=4, embed_dim=3))
+        options: dict[str, Any] = {"in_spatial_dim": time, "lm": lm, "bos": VOCAB, "eos": VOCAB}
+        scales: dict[str, float] = {"lm_scale": 0.6, "internal_lm_scale": 0.2}
+        hyps = model.search(x, beam_size=130, max_labels_per_frame=2, **options, **scales)
+        parts = model.score_hypotheses(hyps, x, **options)
+        weights = model.part_scales(**scales)
+        assert weights.pop("length_exponent") == 0.0
+        assert set(parts) == set(weights) == {*model.part_names, "lm"}
+        dims = [nn.batch_dim, hyps.beam_dim]
+        total = sum(weights[k] * parts[k].copy_compatible_to_dims_raw(dims).detach().numpy() for k in parts)
+        num_compared = 0
+        for i in range(3):
+            for k, (score, labels) in enumerate(hyps.nbest(i)):
+                if len(labels) <= 2:
+                    assert total[i, k] == pytest.approx(score, abs=1e-3)
+                    num_compared += 1
+                else:
+                    assert total[i, k] > score - 1e-3  # the search has a limit
+        assert num_compared == 3 * (1 + 2 + 4)
+        assert set(model.score_hypotheses(hyps, x, in_spatial_dim=time)) == set(model.part_names)
+        return {}
+
+    _run(func, separate_blank=True)
+
+
+def test_alignment_by_the_ctc_head():
+    def func(model, x, time, y, labels):
+        log_probs, encoded_time = model.ctc_log_probs(x, in_spatial_dim=time)
+        alignment, align_time = model.align(x, in_spatial_dim=time, labels=y, labels_spatial_dim=labels)
+        assert align_time == encoded_time and model.can_align
+        expected = ctc_align(log_probs, spatial_dim=encoded_time, labels=y, labels_spatial_dim=labels, blank=VOCAB)
+        return {
+            "actual": (alignment.starts, [nn.batch_dim, labels]),
+            "expected": (expected.starts, [nn.batch_dim, labels]),
+        }
+
+    result = _run(func, aux_ctc_layers=[1, 2], encoder_pooling=())
+    np.testing.assert_array_equal(result["actual"], result["expected"])
+
+    def without(model, x, time):
+        assert not model.can_align
+        with pytest.raises(ValueError, match="TransducerModel: expected aux_ctc_layers, for there is no CTC head"):
+            model.ctc_log_probs(x, in_spatial_dim=time)
+        return {}
+
+    _run(without)
 
 
 def test_internal_lm_hears_nothing():
