@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from returnn_common.models.decoder.lstm_attention import make_lstm_attention_dec
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
-from returnn_common.search import DecoderScorer, beam_search, combine, score_labels
+from returnn_common.search import DecoderScorer, beam_search, combine, sample, score_labels
 from tests.engines import ENGINES, Input, run_on
 
 FEATURES, VOCAB, END = 4, 4, 0
@@ -85,6 +86,32 @@ def test_engines_agree(names: tuple[str, ...], engine: str):
         np.testing.assert_allclose(result[name], expected["scores"], atol=1e-4)
 
 
+@pytest.mark.parametrize("names", [("absolute",), ("lstm-attention", "transformer-lm")], ids="+".join)
+def test_scores_of_samples(names: tuple[str, ...]):
+    """as forced, whatever the temperature"""
+
+    def _func(model, x, time):
+        scorer: Any = DecoderScorer(model.decoder, model.decoder.transform_encoder(x, axis=time))
+        if model.lm is not None:
+            scorer = combine([(scorer, 1.0), (DecoderScorer(model.lm), 0.5)])
+        found = sample(
+            scorer, batch_dims=[nn.batch_dim], num_samples=8, max_len=6, bos=END, eos=END, temperature=3.0, top_p=0.99
+        )
+        forced = score_labels(scorer, found.labels, spatial_dim=found.spatial_dim, bos=END, eos=END)
+        dims = [nn.batch_dim, found.beam_dim]
+        return {"scores": (found.scores, dims), "forced": (forced, dims), "lengths": (found.lengths, dims)}
+
+    def _make(feat, vocab):
+        decoder, *lm = (MAKE[name](feat, vocab) for name in names)
+        return _Model(decoder, *(lm or [None]))
+
+    x = np.random.default_rng(3).normal(size=(3, 5, FEATURES)).astype("float32")
+    sizes = {"time": LENGTHS, "feat": FEATURES, "vocab": VOCAB}
+    result = run_on("torch", _func, {"x": Input(x, "batch time feat")}, sizes, make_model=_make)
+    np.testing.assert_allclose(result["scores"], result["forced"], atol=1e-4)
+    assert len(set(result["lengths"].flatten())) > 2
+
+
 class _OwnHistories:
     """a scorer that isn't told which dim is the beam: each hypothesis has its own state"""
 
@@ -117,6 +144,12 @@ def _long_search(x: np.ndarray, lengths: list[int], *, wrap: Any = lambda scorer
     return found
 
 
+@functools.cache
+def _long_searches() -> tuple[np.ndarray, Any]:
+    x = np.random.default_rng(4).normal(size=(3, 5, FEATURES)).astype("float32")
+    return x, _long_search(x, LENGTHS)
+
+
 def _assert_same(found: Any, expected: Any):
     for nbest, others in zip(found, expected, strict=True):
         assert [labels for _, labels in nbest] == [labels for _, labels in others]
@@ -125,15 +158,13 @@ def _assert_same(found: Any, expected: Any):
 
 def test_hypotheses_that_share_their_states():
     """long enough that what no hypothesis needs any more is dropped, more than once"""
-    x = np.random.default_rng(4).normal(size=(3, 5, FEATURES)).astype("float32")
-    found = _long_search(x, LENGTHS)
+    x, found = _long_searches()
     assert all(len(labels) >= 30 for nbest in found for _, labels in nbest)
     _assert_same(found, _long_search(x, LENGTHS, wrap=_OwnHistories))
 
 
 def test_batch_and_padding_do_not_matter():
-    x = np.random.default_rng(4).normal(size=(3, 5, FEATURES)).astype("float32")
-    found = _long_search(x, LENGTHS)
+    x, found = _long_searches()
     for i, length in enumerate(LENGTHS):
         _assert_same(_long_search(x[i : i + 1, :length], [length]), found[i : i + 1])
     # Beside a longer one: other padding
