@@ -187,7 +187,7 @@ def test_search_options_of_the_recipe(out: Path):
     assert asked["search"] == {"length_exponent": 0.7, "max_len": 4} and asked["beam"] == 6
     with open(out / "config.py", "a") as file:
         file.write("\nsearch_options = 'x'\n")
-    with pytest.raises(CommandError, match="config.py: search_options: expected a dict, got 'x'"):
+    with pytest.raises(CommandError, match=r"config.py: search_options: expected a dict such as \{.*\}, got 'x'"):
         recognise_run(str(out), Asked(), runner=_Returnn())
 
 

@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="recognise with a run's model, in other ways than the run did",
         description="Recognise splits of the corpus with the model of a run that has ended, or still trains, and write "
         "n-best lists and word error rates to OUT_DIR/recog/NAME. What the run itself has recognised stays. Run the "
-        "same command again after an interruption, and it goes on. See docs/search.md.",
+        "same command again after an interruption, and it goes on. See docs/recognition.md.",
     )
     parser.add_argument("out", metavar="OUT_DIR", help="folder that 'returnn-common run' has written")
     parser.add_argument(

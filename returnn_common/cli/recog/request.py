@@ -17,9 +17,10 @@ from ...recog.components import LENGTH_EXPONENT
 from ...recog.search_options import check_search_options
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
+from ..run.recipe import Recipe
 from .lm import RecogLm, find_lm
 
-__all__ = ["Asked", "Request", "check_request", "choose_splits", "make_model_of"]
+__all__ = ["Asked", "Request", "check_recipe_search", "check_request", "choose_splits", "make_model_of"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def check_request(out: str, asked: Asked) -> Request:
     if nbest > beam:
         raise CommandError(f"--nbest {nbest}: the beam has only {beam}; give a larger --beam")
     checkpoint = choose_checkpoint(run, asked.checkpoint)
-    options = {**_recipe_options(run), **{key: _parse(text) for key, text in asked.options.items()}}
+    given = _parse_dict(run.config.get("search_options"), path=run.recipe.path)
+    options = {**given, **{key: _parse(text) for key, text in asked.options.items()}}
     lm_scale = options.pop("lm_scale", None)
     if lm_scale is not None and (isinstance(lm_scale, bool) or not isinstance(lm_scale, (int, float))):
         raise CommandError(f"--lm-scale {lm_scale}: expected a number")
@@ -162,8 +164,28 @@ def make_model_of(run: TrainedRun) -> Any:
 
 
 def _check_options(request: Request):
+    parts = ["lm"] if request.lm is not None else []
+    _check_search(make_model_of(request.run), request.search_options, parts=parts, what=str(request.run.folder.path))
+
+
+def check_recipe_search(path: Path, recipe: Recipe, settings: Mapping[str, str]):
+    """
+    Before a training: the recipe's option ``search_options``, which is only used after it.
+
+    :param path: of the recipe
+    :param recipe: as loaded
+    :param settings: its options, as text
+    :raises CommandError: if it is no dict, or the model's search does not take it
+    """
+    from ..run_model import make_model
+
+    options = _parse_dict(recipe.options.get("search_options"), path=path)
+    if options and importlib.util.find_spec("torch") is not None:
+        _check_search(make_model(path, settings).model, options, parts=[], what=f"recipe {path}")
+
+
+def _check_search(model: Any, options: Mapping[str, Any], *, parts: Sequence[str], what: str):
     """Unknown options, and weights of what the model does not have."""
-    model, options = make_model_of(request.run), request.search_options
     try:
         check_search_options(model, options)
         if not hasattr(model, "part_scales"):
@@ -171,14 +193,12 @@ def _check_options(request: Request):
         taken = inspect.signature(model.part_scales).parameters
         scales = model.part_scales(**{name: value for name, value in options.items() if name in taken})
     except (ValueError, TypeError) as error:
-        raise CommandError(f"{request.run.folder.path}: {error}") from None
-    known = (*model.part_names, LENGTH_EXPONENT, *(["lm"] if request.lm is not None else []))
+        raise CommandError(f"{what}: {error}") from None
+    known = (*model.part_names, *parts, LENGTH_EXPONENT)
     missing = [name for name, scale in scales.items() if scale and name not in known]
     if missing:
-        raise CommandError(
-            f"{request.run.folder.path}: the model has no {' and no '.join(missing)} for "
-            + ", ".join(f"{name} {value}" for name, value in options.items() if name in taken)
-        )
+        given = ", ".join(f"{name} {value}" for name, value in options.items() if name in taken)
+        raise CommandError(f"{what}: the model has no {' and no '.join(missing)} for {given}")
 
 
 def choose_splits(run: TrainedRun, names: Sequence[str], *, what: str = "--split") -> list[str]:
@@ -200,12 +220,13 @@ def choose_splits(run: TrainedRun, names: Sequence[str], *, what: str = "--split
     return list(dict.fromkeys(splits))
 
 
-def _recipe_options(run: TrainedRun) -> dict[str, Any]:
-    """:return: the search options that the recipe has"""
-    value = run.config.get("search_options") or {}
-    value = _parse(value) if isinstance(value, str) else value
-    if not isinstance(value, dict):
-        raise CommandError(f"recipe {run.recipe.path}: search_options: expected a dict, got {value!r}")
+def _parse_dict(value: Any, *, path: Path) -> dict[str, Any]:
+    """:return: the search options that a recipe has"""
+    value = _parse(value) if value and isinstance(value, str) else value or {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise CommandError(
+            f"recipe {path}: search_options: expected a dict such as {{'length_exponent': 0.5}}, got {value!r}"
+        )
     return dict(value)
 
 

@@ -117,6 +117,10 @@ def run_recipe(
     processes = choose_processes(*distributed, recipe=name, defaults=defaults, backend=backend)
     recipe = load_recipe(path, options={**texts, "backend": backend})
     check_backend(backend)
+    if recipe.options.get("search_options"):
+        from ..recog.request import check_recipe_search
+
+        check_recipe_search(path, recipe, {**texts, "backend": backend})
     _check_corpus_argument(name, corpus, recipe, can_be_made=make_corpus is not None)
     asked = {
         "recipe": name if not name.endswith(".py") else str(path),
