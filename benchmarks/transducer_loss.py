@@ -97,7 +97,7 @@ class Inputs:
 
 
 def compute(variant: str, x: Inputs) -> torch.Tensor:
-    """:return: the sum of the losses"""
+    """:return: the sum of the losses. When pruned, both are differentiated, and the value is that of the second"""
     kind, how = variant.split(": ")
     if kind == "logits" and how == "torchaudio":
         return _torchaudio(x.raw["x"], x)
@@ -117,7 +117,8 @@ def compute(variant: str, x: Inputs) -> torch.Tensor:
     simple = {"encoder_logits": x.half("e_logits"), "predictor_logits": x.half("p_logits")}
     result = nn.pruned_transducer_loss(x.joint, **halves, **simple, targets=targets, band=x.sizes.band)
     assert bool(result.pruned.possible.raw_tensor.all())
-    return result.pruned.value.raw_tensor.sum() + 0.5 * result.simple.value.raw_tensor.sum()
+    simple_loss = result.simple.value.raw_tensor.sum()  # it is trained, too
+    return result.pruned.value.raw_tensor.sum() + (simple_loss - simple_loss.detach())
 
 
 def _torchaudio(logits: torch.Tensor, x: Inputs) -> torch.Tensor:

@@ -32,18 +32,24 @@ def find_bands(occupancies: Sequence[Tensor], sizes: Sizes, band: int) -> Tensor
     :return: p, int32 ``{batch, time}``
     """
     time, positions = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
-    like = occupancies[0]
     kept = _kept(occupancies, sizes.positions_dim, band)
-    t, p = range_over(time, like), range_over(positions, like)
+    t, p = range_over(time, kept), range_over(positions, kept)
     kept = pick(pick(kept, sizes.positions_dim, p), sizes.time_dim, t)
-    kept = rf.where(rf.compare_bc(t, "<", sizes.num_frames), kept, 0.0)
+    # The last band begins where it reaches the last position.
     last = rf.relu(sizes.num_labels + (1 - band))
+    elsewhere = rf.logical_not(rf.compare_bc(p, "==", last))
+    is_last = rf.compare_bc(t, "==", sizes.num_frames - 1)
+    kept = rf.where(rf.combine_bc(is_last, "logical_and", elsewhere), NEG, kept)
     steps_dim = Dim(band, name="band-steps")
-    steps = range_over(steps_dim, like)
-    best = _best_to_the_end(kept, sizes.num_frames, last, time=time, positions=positions, steps=steps)
-    first = rf.combine_bc(t < 1, "logical_and", p > 0)
-    first = _follow(rf.where(first, NEG, best), time=time, positions=positions, steps=steps)
-    return plain(pick(first, time, range_over(sizes.time_dim, like)))
+    choices = rf.minimum(rf.combine_bc(p, "+", range_over(steps_dim, kept)), size_of(positions) - 1)
+    backwards = rf.combine_bc(sizes.num_frames - 1, "-", t)
+    best = _best_to_the_end(pick(kept, time, backwards), choices, time=time, positions=positions)
+    best = pick(best, time, backwards)
+    best = rf.where(rf.combine_bc(t < 1, "logical_and", p > 0), NEG, best)
+    step = rf.reduce_argmax(rf.gather(best, indices=choices, axis=positions), axis=steps_dim)
+    following = rf.minimum(rf.combine_bc(p, "+", plain(step)), size_of(positions) - 1)
+    first = _follow(following, time=time, positions=positions)
+    return plain(pick(first, time, range_over(sizes.time_dim, kept)))
 
 
 def _kept(occupancies: Sequence[Tensor], positions_dim: Dim, band: int) -> Tensor:
@@ -57,36 +63,36 @@ def _kept(occupancies: Sequence[Tensor], positions_dim: Dim, band: int) -> Tenso
     return total
 
 
-def _best_to_the_end(
-    kept: Tensor, num_frames: Tensor, last: Tensor, *, time: Dim, positions: Dim, steps: Tensor
-) -> Tensor:
-    """:return: the most that the bands from t on can keep if that of t begins at p ``{batch, time, positions}``"""
-    t, p = range_over(time, kept), range_over(positions, kept)
-    end = rf.where(rf.compare_bc(p, "==", last), 0.0, NEG)
-    ends = rf.compare_bc(t, ">=", num_frames - 1)
-    next_positions = rf.minimum(rf.combine_bc(p, "+", steps), size_of(positions) - 1)
-    (steps_dim,) = steps.dims
+def _best_to_the_end(kept: Tensor, choices: Tensor, *, time: Dim, positions: Dim) -> Tensor:
+    """
+    :param kept: last frame first
+    :param choices: where a band may begin if the one before begins at p ``{positions, steps}``
+    :param time:
+    :param positions:
+    :return: the most that the bands from t on can keep if that of t begins at p ``{batch, time, positions}``
+    """
+    steps = choices.remaining_dims(positions)
 
-    def step(x: tuple[Tensor, Tensor], after: Tensor) -> tuple[Tensor, Tensor]:
-        kept, is_end = x
-        after = rf.reduce_max(rf.gather(after, indices=next_positions, axis=positions), axis=steps_dim)
-        total = rf.where(is_end, end, after) + kept
-        return total, total
+    def step(kept: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        after = rf.reduce_max(rf.gather(after, indices=choices, axis=positions), axis=steps) + kept
+        return after, after
 
-    xs = tuple(rf.reverse_sequence(x, axis=time, handle_dynamic_dims=False) for x in (kept, ends))
-    best, _ = scan_over(time, step, xs=xs, initial=end, ys=end.copy_template())
-    return rf.reverse_sequence(best, axis=time, handle_dynamic_dims=False)
+    initial = rf.zeros([*kept.remaining_dims([time, positions]), positions], dtype=kept.dtype, device=kept.device)
+    return scan_over(time, step, xs=kept, initial=initial, ys=initial.copy_template())[0]
 
 
-def _follow(best: Tensor, *, time: Dim, positions: Dim, steps: Tensor) -> Tensor:
-    """:return: p of the best bands, as floats ``{batch, time}``"""
-    (steps_dim,) = steps.dims
+def _follow(following: Tensor, *, time: Dim, positions: Dim) -> Tensor:
+    """
+    :param following: where the band of t begins if the one before begins at p ``{batch, time, positions}``
+    :param time:
+    :param positions:
+    :return: p, from 0 on ``{batch, time}``
+    """
 
-    def step(x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        choices = rf.minimum(rf.combine_bc(before, "+", steps), size_of(positions) - 1)
-        values = rf.gather(x, indices=choices, axis=positions)
-        now = rf.gather(choices, indices=rf.reduce_argmax(values, axis=steps_dim), axis=steps_dim)
+    def step(following: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        now = rf.gather(following, indices=before, axis=positions)
         return now, now
 
-    initial = rf.zeros(best.remaining_dims([time, positions]), dtype="int32", device=best.device)
-    return scan_over(time, step, xs=best, initial=initial, ys=initial.copy_template())[0]
+    batch_dims = following.remaining_dims([time, positions])
+    initial = rf.zeros(batch_dims, dtype=following.dtype, device=following.device)
+    return scan_over(time, step, xs=following, initial=initial, ys=initial.copy_template())[0]
