@@ -217,7 +217,7 @@ def test_nothing_stays_behind(model):
 def test_on_jax(model):
     """the other eager engine"""
     pytest.importorskip("jax")
-    waveform, _ = speak(["one", "two"])
+    waveform, _ = speak(["one"], pauses=[0.02, 0.02])
     expected = _transcriber(model)(waveform)
     params = {name: param.raw_tensor.detach().numpy() for name, param in model.named_parameters()}
     nn.select_backend("jax")

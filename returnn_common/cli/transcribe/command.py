@@ -94,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
 
     _check_numbers(args)
     found = find_recordings(args.recordings)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     for name, problem in found.problems:
         _tell(console, f"{name}: {problem}")
     failed = len(found.problems)
@@ -103,6 +103,8 @@ def main(args: argparse.Namespace) -> int:
     if found.sources:
         output = Output(args.output, format=args.format, found=found)
         run = load_run_model(args.model, checkpoint=args.checkpoint, device=choose_device(args.device))
+        if args.checkpoint is None and run.checkpoint is not None and not run.checkpoint.name.startswith("average."):
+            _tell(console, f"{args.model} has not ended, its last checkpoint is used: {run.checkpoint.name}")
         with run.forward():
             transcriber = _make_transcriber(run, args)
             failed += _transcribe(found, transcriber, output, console)
@@ -133,7 +135,7 @@ def _check_numbers(args: argparse.Namespace):
 def _transcribe(found: Found, transcriber: Any, output: Output, console: Any) -> int:
     """:return: how many have no transcript"""
     failed, mixed_down = 0, []
-    with output, _progress_bar(console, len(found.sources), output=output) as on_progress, _memory_errors():
+    with output, _progress_bar(console, len(found.sources), output=output) as on_progress, _search_errors():
         for result in transcribe_recordings(found.sources, transcriber, on_progress=on_progress):
             if result.error is not None:
                 failed += 1
@@ -201,9 +203,11 @@ def _progress_bar(console: Any, total: int, *, output: Output) -> Iterator[Calla
 
 
 @contextlib.contextmanager
-def _memory_errors() -> Iterator[None]:
+def _search_errors() -> Iterator[None]:
     try:
         yield
+    except ValueError as error:  # for options that do not go together, or not with this model
+        raise CommandError(str(error)) from error
     except RuntimeError as error:
         if "out of memory" in str(error) or "can't allocate memory" in str(error):
             raise CommandError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +29,19 @@ def test_attention_model(folder, capsys):
     )
 
 
+def test_run_that_has_not_ended(model, folder, capsys):
+    """its last checkpoint is used, and that is said"""
+    shutil.copytree(model, "run")
+    average = Path("run") / "checkpoints" / "average.001.pt"
+    average.rename(average.with_name("epoch.001.pt"))
+    record(folder / "a.wav", "two")
+    message = "returnn-common transcribe: run has not ended, its last checkpoint is used: epoch.001\n"
+    assert run_command(capsys, "run", "a.wav") == (0, "two\n", message)
+    assert run_command(capsys, "run", "a.wav", "--checkpoint", "last") == (0, "two\n", "")
+
+
 def test_model_without_a_ctc_head(folder, capsys):
-    options = {"model_dim": 8, "num_layers": 1, "num_epochs": 1, "num_average": 1}
+    options = {**SMALL, "search_ctc_scale": 0.0}
     model = make_model_of(folder, "digits_aed", options, ("aux_ctc_layers=[options.num_layers],", "aux_ctc_layers=[],"))
     record(folder / "a.wav", "two")
     status, text, err = run_command(capsys, model, "a.wav")
@@ -127,7 +140,7 @@ def test_search_options(folder, capsys):
     """of the recipe, changed by those that are given"""
     options = {**SMALL, "beam_size": 2}
     model = make_model_of(
-        folder / "model", "digits_aed", options, ("\nbeam_size =", '\nsearch_options = {"max_len": 2}\nbeam_size =')
+        folder / "model", "digits_aed", options, ('{"ctc_scale": options.search_ctc_scale}', '{"max_len": 2}')
     )
     record(folder / "a.wav", "two four one")
     assert len(run_command(capsys, model, "a.wav")[1].split()) <= 2
@@ -139,6 +152,7 @@ def test_search_options(folder, capsys):
         (["max_len=1", "max_len=2"], "--set max_len=2: 'max_len' is given twice"),
         (["beam_size=3"], "--set beam_size=3: use --beam"),
         (["lm_scale=0.3"], "--set lm_scale=0.3: use --lm-scale"),
+        (["max_len=none"], "beam_search: max_len, expected an int"),
         (["speed=9"], "search option 'speed': AedModel.search has no such option, it has "),
     ]:
         arguments = [part for setting in settings for part in ("--set", setting)]

@@ -132,6 +132,8 @@ def test_names_that_are_no_text(model, folder, capsys):
     shutil.copy("tab\there.wav", name)
     status, out, err = run_command(capsys, model, "tab\there.wav", name)
     assert (status, out, err) == (0, "tab\\there.wav\ttwo\nlatin\\udce9.wav\ttwo\n", "")
+    status, out, err = run_command(capsys, model, ":cat: [red].wav")
+    assert (status, out, err) == (1, "", "returnn-common transcribe: :cat: [red].wav: no such file\n")
 
 
 def test_folders(model, folder, capsys, monkeypatch):
