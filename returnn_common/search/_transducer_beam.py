@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, plain, scale_log_probs, size_of
+from ._common import IMPOSSIBLE, NEG, plain, size_of
+from ._transducer_fusion import TransducerFusion
+
+
+def batch_dims_of(encoded: nn.Tensor, spatial_dim: nn.Dim) -> list[nn.Dim]:
+    """:return: B, of the encoder's output {B, T, features}"""
+    return [d for d in encoded.dims if d not in (spatial_dim, encoded.feature_dim)]
 
 
 @dataclass
@@ -27,27 +33,21 @@ class TransducerBeamSearch:
     encoded: nn.Tensor
     spatial_dim: nn.Dim
     blank: int
-    beam_size: int
+    beam_dim: nn.Dim
     max_labels: int
     is_monotonic: bool
     use_sum: bool
-    scorer: Any
-    scorer_scale: float
-    bos: int
-    eos: int | None
+    fusion: TransducerFusion | None
 
     def __post_init__(self):
         self.device = self.encoded.device
         self.vocab_dim: nn.Dim = self.transducer.labels_dim
-        self.beam_dim = nn.Dim(self.beam_size, name="beam")
-        self.other_dim = nn.Dim(self.beam_size, name="other-beam")
+        self.other_dim = nn.Dim(size_of(self.beam_dim), name="other-beam")
         self.pair_dim = nn.Dim(2, name="pair")
-        features = self.encoded.feature_dim
-        self.batch_dims = [d for d in self.encoded.dims if d not in (self.spatial_dim, features)]
-        self.dims = [*self.batch_dims, self.beam_dim]
+        self.dims = [*batch_dims_of(self.encoded, self.spatial_dim), self.beam_dim]
         self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.device))
-        longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
-        self.room_dim = nn.Dim(nn.copy_to_device(nn.relu(longest * self.max_labels - 1) + 1, "cpu"), name="room")
+        self.longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
+        self.room_dim = nn.Dim(nn.copy_to_device(nn.relu(self.longest * self.max_labels - 1) + 1, "cpu"), name="room")
         self.positions = plain(nn.range_over_dim(self.room_dim, dtype="int32", device=self.device))
         self.label_range = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         is_blank = nn.compare(self.label_range, "equal", self.blank)
@@ -55,8 +55,6 @@ class TransducerBeamSearch:
         self.only_blank = nn.where(is_blank, 0.0, NEG)
         pair = plain(nn.range_over_dim(self.pair_dim, dtype="int32", device=self.device))
         self.is_second_of_pair = nn.cast(pair, "float32")
-        may_rise = self.scorer is not None and (self.scorer_scale < 0 or getattr(self.scorer, "can_exceed_zero", False))
-        self.can_stop = not may_rise
         self.is_eager = nn.is_executing_eagerly() and not nn.is_static_traceable()
 
     def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
@@ -85,57 +83,28 @@ class TransducerBeamSearch:
         """The empty hypothesis, and K - 1 unused entries."""
         first = nn.compare(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), "equal", 0)
         # The states have a beam from the start, so that the dims of their tensors stay as they are.
-        states = {"predictor": self.transducer.initial_state(batch_dims=self.dims)}
-        if self.scorer is not None:
-            states["scorer"] = self.scorer.initial_state(batch_dims=self.dims)
+        known = self._after(self._full(self.blank), self.transducer.initial_state(batch_dims=self.dims))
+        if self.fusion is not None:
+            known["fusion"] = self.fusion.initial(max_labels=self.longest * self.max_labels)
         return {
             "score": nn.where(first, self._full(0.0, "float32"), NEG),
             "length": self._full(0),
             # {B, K, L}, -1 after the end
             "history": nn.constant(-1, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
-            "known": self._after(self._full(self.blank), states, scorer_label=self._full(self.bos)),
+            "known": known,
         }
 
     def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
         return nn.constant(value, dims=self.dims, dtype=dtype, device=self.device)
 
-    def _after(self, label: nn.Tensor, states: dict[str, Any], *, scorer_label: nn.Tensor) -> dict[str, Any]:
+    def _after(self, label: nn.Tensor, predictor: Any) -> dict[str, Any]:
         """
         :param label: the last one {B, K}
-        :param states: before it
-        :param scorer_label: the last one, of the scorer's vocabulary
-        :return: what is known of the hypotheses, for what follows: "predicted", "predictor"; with a scorer,
-            "next" {B, K, V} and "end" {B, K}, its scaled log probs, and "scorer"
+        :param predictor: state before it
+        :return: what is known of the hypotheses: "predicted", "predictor"
         """
-        known = {}
-        label = nn.set_sparse_dim(label, self.vocab_dim)
-        known["predicted"], known["predictor"] = self.transducer.predict(label, states["predictor"])
-        if self.scorer is not None:
-            scorer_label = nn.set_sparse_dim(scorer_label, self.scorer.vocab_dim)
-            scores, known["scorer"] = self.scorer.score(scorer_label, states["scorer"])
-            known["next"], known["end"] = self._scaled(scores)
-        return known
-
-    def _scaled(self, scores: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        """:return: the scorer's scores, scaled: of labels {B, K, V}, and of end of sentence {B, K}"""
-        dim = self.scorer.vocab_dim
-        scores = scale_log_probs(scores, self.scorer_scale)
-        # A scorer may depend on less than the hypotheses.
-        scores = nn.combine_bc(self._full(0.0, "float32"), "+", scores)
-        end = self._full(0.0, "float32")
-        if self.eos is not None:
-            end = nn.gather(scores, indices=self.eos, axis=dim)
-        if dim != self.vocab_dim:
-            indices = nn.set_sparse_dim(self._as_scorer_label(self.label_range), dim)
-            scores = nn.gather(scores, indices=indices, axis=dim)
-        return scores, end
-
-    def _as_scorer_label(self, label: nn.Tensor) -> nn.Tensor:
-        size = size_of(self.scorer.vocab_dim)
-        if size < size_of(self.vocab_dim):
-            label = label - nn.cast(label > self.blank, "int32")
-        # What isn't used can have blank as its label.
-        return nn.clip_by_value(label, 0, size - 1)
+        predicted, predictor = self.transducer.predict(nn.set_sparse_dim(label, self.vocab_dim), predictor)
+        return {"predicted": predicted, "predictor": predictor}
 
     def _frame(self, encoded: nn.Tensor, is_frame: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
         """
@@ -164,7 +133,7 @@ class TransducerBeamSearch:
             if s == self.max_labels:
                 break
             level, source, label = self._extend(level, log_probs, known[s])
-            if self.can_stop and not self.is_monotonic:
+            if not self.is_monotonic and (self.fusion is None or not self.fusion.may_rise):
                 worst = nn.reduce_min(ended["score"], axis=self.beam_dim)
                 hopeless = nn.compare_bc(level["score"], "less", worst)
                 level["score"] = nn.where(hopeless, NEG, level["score"])
@@ -185,8 +154,8 @@ class TransducerBeamSearch:
     ) -> tuple[dict[str, Any], nn.Tensor, nn.Tensor]:
         """:return: the best K extensions by a label, from which hypothesis {B, K}, by which label {B, K}"""
         candidates = level["score"] + log_probs
-        if self.scorer is not None:
-            candidates += known["next"]
+        if self.fusion is not None:
+            candidates += known["fusion"]["next"]
         candidates += self.not_blank
         scores, indices, _ = nn.top_k(candidates, axis=[self.beam_dim, self.vocab_dim], k_dim=self.other_dim)
         assert isinstance(indices, Sequence)
@@ -200,10 +169,14 @@ class TransducerBeamSearch:
         return extended, source, label
 
     def _known_after(self, known: dict[str, Any], *, source: nn.Tensor, label: nn.Tensor) -> dict[str, Any]:
-        states = {name: known[name] for name in ("predictor", "scorer") if name in known}
+        states = {"predictor": known["predictor"]}
+        if self.fusion is not None:
+            states["fusion"] = known["fusion"]["state"]
         states = nn.nested.gather_nested(states, indices=nn.set_sparse_dim(source, self.beam_dim))
-        scorer_label = label if self.scorer is None else self._as_scorer_label(label)
-        return self._after(label, states, scorer_label=scorer_label)
+        known = self._after(label, states["predictor"])
+        if self.fusion is not None:
+            known["fusion"] = self.fusion.advance(label, states["fusion"])
+        return known
 
     def _any_used(self, score: nn.Tensor) -> bool:
         return bool(nn.copy_to_device(nn.reduce_any(score > IMPOSSIBLE, axis=score.dims), "cpu").raw_tensor)
@@ -307,8 +280,8 @@ class TransducerBeamSearch:
 
     def _finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         scores = state["score"]
-        if self.scorer is not None:
-            scores += state["known"]["end"]
+        if self.fusion is not None:
+            scores += state["known"]["fusion"]["end"]
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
         scores, order = self._as_beam(scores), self._as_beam(plain(order))
         possible = scores > IMPOSSIBLE

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from .. import nn
 from ._common import check_index, check_int
-from ._transducer_beam import TransducerBeamSearch
+from ._transducer_beam import TransducerBeamSearch, batch_dims_of
+from ._transducer_fusion import TransducerFusion
 from ._transducer_greedy import TransducerGreedySearch
 from .ctc import _check_scorer
 from .hypotheses import Hypotheses
@@ -150,19 +151,29 @@ def transducer_beam_search(
         _check_scorer(name, scorer, transducer.labels_dim, bos, eos)
     elif bos is not None or eos is not None or scorer_scale:
         raise ValueError(f"{name}: scorer_scale, bos and eos expect a scorer, got scorer=None")
+    beam_dim = nn.Dim(beam_size, name="beam")
+    fusion = None
+    if scorer is not None and scorer_scale:
+        fusion = TransducerFusion(
+            scorer,
+            scale=float(scorer_scale),
+            bos=bos if bos is not None else (eos or 0),
+            eos=eos,
+            dims=[*batch_dims_of(encoded, spatial_dim), beam_dim],
+            vocab_dim=transducer.labels_dim,
+            blank=blank,
+            device=encoded.device,
+        )
     search = TransducerBeamSearch(
         transducer=transducer,
         encoded=encoded,
         spatial_dim=spatial_dim,
         blank=blank,
-        beam_size=beam_size,
+        beam_dim=beam_dim,
         max_labels=_check_max_labels(name, max_labels_per_frame, topology),
         is_monotonic=topology == "monotonic",
         use_sum=recombine == "sum",
-        scorer=scorer if scorer_scale else None,
-        scorer_scale=float(scorer_scale),
-        bos=bos if bos is not None else (eos or 0),
-        eos=eos,
+        fusion=fusion,
     )
     labels, scores, out_dim = search.run()
     labels = nn.set_sparse_dim(labels, labels_dim)

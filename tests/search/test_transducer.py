@@ -8,8 +8,9 @@ import numpy
 import pytest
 
 from returnn_common import nn
-from returnn_common.search import combine, transducer_beam_search, transducer_greedy_search
-from tests.engines import ENGINES
+from returnn_common.models.lm.transformer import make_transformer_lm
+from returnn_common.search import DecoderScorer, combine, score_labels, transducer_beam_search, transducer_greedy_search
+from tests.engines import ENGINES, Input, run_on
 from tests.search.ctc_reference import Trigram, assert_same
 from tests.search.transducer_reference import Table, dict_search, enumerate_all, greedy_path, random_frames, search
 
@@ -189,6 +190,38 @@ def test_combined_scorers():
             return 0.6 * one.total(labels, 2) - 0.3 * two.total(labels, 2)
 
         assert_same(hyps.nbest(i), enumerate_all(transducer, frames[i, :n], max_labels=2, extra=extra))
+
+
+def test_scorer_whose_state_grows():
+    """a Transformer: hypotheses on the levels of a frame have states of different lengths"""
+    transducer = Table(3, blank=2)
+    lengths = [3, 1, 2]
+    frames = random_frames(numpy.random.default_rng(3), 3, 3, 3)
+
+    def func(model, x, time, feat):
+        x.feature_dim = feat
+        lm = DecoderScorer(model)
+        options: dict[str, Any] = {"spatial_dim": time, "blank": 2, "beam_size": 60, "max_labels_per_frame": 2}
+        alone = transducer_beam_search(transducer, x, **options)
+        hyps = transducer_beam_search(transducer, x, **options, scorer=lm, scorer_scale=0.8, bos=2, eos=2)
+        labels = nn.set_sparse_dim(hyps.labels, model.vocab_dim)
+        scores = score_labels(lm, labels, spatial_dim=hyps.spatial_dim, bos=2, eos=2)
+        dims = [nn.batch_dim, hyps.beam_dim]
+        total = scores.copy_compatible_to_dims_raw(dims).detach().numpy()
+        for i in range(1, 3):
+            expected = {tuple(k): score for score, k in alone.nbest(i)}
+            assert len(expected) == len(hyps.nbest(i)) > 2
+            for k, (score, found) in enumerate(hyps.nbest(i)):
+                assert score == pytest.approx(expected[tuple(found)] + 0.8 * total[i, k], abs=1e-4)
+        return {}
+
+    run_on(
+        "torch",
+        func,
+        {"x": Input(frames, "batch time feat")},
+        {"time": lengths, "feat": 3},
+        make_model=lambda: make_transformer_lm(3, num_layers=1, model_dim=8, num_heads=2),
+    )
 
 
 @pytest.mark.parametrize("with_scorer", [False, True])
