@@ -424,7 +424,14 @@ ZOO = [
     Entry(make_aed_model, SPEECH, _aed),
     Entry(make_aed_model, SPEECH_FROM_AUDIO, _aed_from_audio, variant="audio-lstm"),
     Entry(make_transducer_model, SPEECH, _transducer, no_gradient=_KEYS),
-    Entry(make_transducer_model, SPEECH_FROM_AUDIO, _transducer_from_audio, variant="audio", no_gradient=_KEYS),
+    Entry(
+        make_transducer_model,
+        SPEECH_FROM_AUDIO,
+        _transducer_from_audio,
+        variant="audio",
+        no_gradient=_KEYS,
+        like=make_transducer_model.__name__,  # its other parts have lines of their own
+    ),
     Entry(
         make_ctc_model,
         SPEECH_FROM_AUDIO,
