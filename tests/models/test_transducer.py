@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from returnn_common import nn
 from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor, make_stateless_predictor
@@ -186,6 +187,27 @@ def test_beam_of_one_is_greedy_and_the_limit_counts():
         return func(model, **values)
 
     _run(lambda model, x, time: talk(model, x=x, time=time))
+
+
+@pytest.mark.parametrize("options", [{}, {"stateless": True, "kind": "gated", "separate_blank": True}])
+def test_search_in_half_precision(options: dict):
+    """as RETURNN's torch_amp does it"""
+
+    def func(model, x, time):
+        model.joiner.output.bias.raw_tensor.data[0] += 2.0  # so that there are labels
+        exact = model.search(x, in_spatial_dim=time, beam_size=130, max_labels_per_frame=2)
+        greedy = model.search(x, in_spatial_dim=time)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = model.search(x, in_spatial_dim=time, beam_size=130, max_labels_per_frame=2)
+            assert model.search(x, in_spatial_dim=time).nbest(2)[0][1] == greedy.nbest(2)[0][1]
+        for i in range(3):
+            expected = {tuple(labels): score for score, labels in exact.nbest(i)}
+            assert len(expected) == len(found.nbest(i)) > 2
+            for score, labels in found.nbest(i):
+                assert score == pytest.approx(expected[tuple(labels)], abs=0.5)
+        return {}
+
+    _run(func, **options)
 
 
 @pytest.mark.parametrize("with_end", [False, True])

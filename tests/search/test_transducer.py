@@ -144,6 +144,12 @@ def test_rigged_joiners(options: dict):
     assert [x[0] for x in found] == [(0.0, [])] * 2
 
 
+@pytest.mark.parametrize("options", [{"greedy": True}, {"beam_size": 2}])
+def test_no_frames_at_all(options: dict):
+    found = search(Table(3, blank=2), numpy.zeros((2, 0, 3), "float32"), [0, 0], **options)
+    assert found == [[(0.0, [])]] * 2
+
+
 def test_beam_larger_than_the_vocabulary():
     frames = random_frames(numpy.random.default_rng(1), 1, 1, 2)
     (found,) = search(Table(2, blank=1), frames, [1], beam_size=9, max_labels_per_frame=2)
