@@ -30,8 +30,8 @@ def initial_state(module: rf.CausalSelfAttention, *, batch_dims: Sequence[Dim], 
     :param batch_dims: with the beam
     :param beam_dim: static
     :return: ``old_keys``, ``old_values`` ``{batch, heads, old, d}`` and ``new_keys``, ``new_values``
-        ``{batch, heads, new, d}``; ``valid`` ``{batch, beam, slots}``: 1 for a slot that counts; ``pos`` ``{}``: number
-        of frames so far; ``old``, ``new`` and ``slots``, all of them static dims
+        ``{batch, heads, new, d}``; ``mask`` ``{batch, beam, slots}``: added to the scores of the slots, 0 for one that
+        counts, else very negative; ``pos`` ``{}``: number of frames so far; ``old``, ``new``, ``slots``: static dims
     :raises ValueError: if the beam is none of the batch dims
     """
     if beam_dim not in batch_dims:
@@ -45,7 +45,7 @@ def initial_state(module: rf.CausalSelfAttention, *, batch_dims: Sequence[Dim], 
         old_values=rf.zeros([*before, old, module.value_dim_per_head]),
         new_keys=rf.zeros([*before, new, module.key_dim_per_head]),
         new_values=rf.zeros([*before, new, module.value_dim_per_head]),
-        valid=rf.zeros([*batch_dims, beam_dim, slots]),
+        mask=rf.zeros([*batch_dims, beam_dim, slots]) + _MASKED,
         pos=rf.zeros((), dtype="int32"),
         old=old,
         new=new,
@@ -65,12 +65,13 @@ def append(state: rf.State, keys: Tensor, values: Tensor) -> rf.State:
     :param values: likewise
     :return: state with these frames
     """
-    (beam,) = (d for d in state.valid.dims if d not in state.old_keys.dims and d != state.slots)
+    (beam,) = (d for d in state.mask.dims if d not in state.old_keys.dims and d != state.slots)
     if _size(state.new) > _STEPS_BETWEEN * _size(beam):
         state = _drop_unused(state, beam=beam)
     frames = _dim("frames", _size(beam))
     own, others = (rf.range_over_dim(d, device=keys.device) for d in (beam, frames))
-    is_own = rf.cast(rf.compare(own, "==", others, allow_broadcast_all_sources=True), state.valid.dtype)
+    is_own = rf.cast(rf.compare(own, "==", others, allow_broadcast_all_sources=True), state.mask.dtype)
+    mask = (1.0 - is_own) * _MASKED
     new, slots = _dim("new", _size(state.new) + _size(beam)), _dim("slots", _size(state.slots) + _size(beam))
     keys, values = (rf.replace_dim(x, in_dim=beam, out_dim=frames)[0] for x in (keys, values))
     return rf.State(
@@ -78,7 +79,7 @@ def append(state: rf.State, keys: Tensor, values: Tensor) -> rf.State:
             **state,
             "new_keys": rf.concat((state.new_keys, state.new), (keys, frames), out_dim=new)[0],
             "new_values": rf.concat((state.new_values, state.new), (values, frames), out_dim=new)[0],
-            "valid": rf.concat((state.valid, state.slots), (is_own, frames), out_dim=slots, allow_broadcast=True)[0],
+            "mask": rf.concat((state.mask, state.slots), (mask, frames), out_dim=slots, allow_broadcast=True)[0],
             "pos": state.pos + 1,
             "new": new,
             "slots": slots,
@@ -98,7 +99,7 @@ def attend(module: rf.CausalSelfAttention, queries: Tensor, state: rf.State) -> 
     old = rf.matmul(queries, state.old_keys, reduce=features)
     new = rf.matmul(queries, state.new_keys, reduce=features)
     energies, _ = rf.concat((old, state.old), (new, state.new), out_dim=state.slots)
-    weights = rf.softmax(rf.where(state.valid > 0.5, energies, _MASKED), axis=state.slots)
+    weights = rf.softmax(energies + state.mask, axis=state.slots)
     weights = rf.dropout(weights, module.att_dropout)
     old, new = rf.split(weights, axis=state.slots, out_dims=(state.old, state.new))
     attended = rf.matmul(old, state.old_values, reduce=state.old, use_mask=False)
@@ -108,13 +109,13 @@ def attend(module: rf.CausalSelfAttention, queries: Tensor, state: rf.State) -> 
 def _drop_unused(state: rf.State, *, beam: Dim) -> rf.State:
     """:return: with old slots alone, as many as the utterance needs that needs the most"""
     slots = state.slots
-    used = rf.reduce_max(state.valid, axis=beam)
+    used = rf.cast(rf.reduce_max(state.mask, axis=beam) > -1.0, "float32")
     most = rf.reduce_sum(used, axis=slots)
     most = rf.reduce_max(most, axis=most.dims) if most.dims else most
     old = _dim("old", max(1, int(rf.copy_to_device(most, "cpu").raw_tensor)))
     # The used ones in their order, then others, which no hypothesis sees.
     position = rf.range_over_dim(slots, dtype="float32", device=used.device) / float(_size(slots))
-    _, order, _ = rf.top_k(rf.cast(used, "float32") * 2.0 - position, axis=slots, k_dim=old)
+    _, order, _ = rf.top_k(used * 2.0 - position, axis=slots, k_dim=old)
     new, kept = _dim("new", 1), _dim("slots", _size(old) + 1)
 
     def _gather(before: Tensor, after: Tensor) -> Tensor:
@@ -124,14 +125,14 @@ def _drop_unused(state: rf.State, *, beam: Dim) -> rf.State:
     def _nothing(x: Tensor) -> Tensor:
         return rf.zeros([new if d == state.new else d for d in x.dims], dtype=x.dtype, device=x.device)
 
-    valid = rf.gather(state.valid, indices=order, axis=slots)
-    none = rf.zeros([new if d == old else d for d in valid.dims], dtype=valid.dtype, device=valid.device)
+    mask = rf.gather(state.mask, indices=order, axis=slots)
+    none = rf.zeros([new if d == old else d for d in mask.dims], dtype=mask.dtype, device=mask.device) + _MASKED
     return rf.State(
         old_keys=_gather(state.old_keys, state.new_keys),
         old_values=_gather(state.old_values, state.new_values),
         new_keys=_nothing(state.new_keys),
         new_values=_nothing(state.new_values),
-        valid=rf.concat((valid, old), (none, new), out_dim=kept)[0],
+        mask=rf.concat((mask, old), (none, new), out_dim=kept)[0],
         pos=state.pos,
         old=old,
         new=new,

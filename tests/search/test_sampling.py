@@ -10,9 +10,11 @@ import numpy
 import pytest
 
 from returnn_common import nn
+from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.search import beam_search, combine, sample
 from tests.engines import ENGINES, Input, run_on
 from tests.search.beam_reference import ROWS, TableScorer, enumerate_all
+from tests.search.test_docs import code_below
 
 INF = float("inf")
 END = 0
@@ -230,6 +232,19 @@ def test_engines_agree(engine: str):
     numpy.testing.assert_array_equal(result["labels"], expected["labels"])
     numpy.testing.assert_allclose(result["scores"], expected["scores"], atol=1e-4)
     assert len({tuple(x) for x in expected["labels"].reshape(15, -1)}) > 2
+
+
+def test_code_in_the_docs():
+    def func(model, batch, x):
+        names: dict[str, Any] = {"nn": nn, "lm": model, "bos": 0, "eos": 0}
+        exec(code_below("Sampling"), names)
+        assert len(names["samples"].nbest(0)) == 10
+        return {}
+
+    def make_lm(vocab):
+        return make_lstm_lm(vocab, num_layers=1, model_dim=4, embed_dim=4)
+
+    run_on("torch", func, {"x": Input(numpy.zeros(2, "float32"), "batch")}, {"vocab": 4}, make_model=make_lm)
 
 
 @pytest.mark.parametrize(
