@@ -14,12 +14,13 @@ from returnn_common.cli.errors import CommandError
 from returnn_common.cli.recog import recognise_run
 from returnn_common.cli.recog.request import Asked
 from returnn_common.cli.run import command as run_command
+from returnn_common.cli.run import run_recipe
 from returnn_common.recog import write_nbest
 from returnn_common.recog.nbest import read_nbest
 from returnn_common.training.checkpoints import read_checkpoint
 from tests.cli.fake_returnn import FakeReturnn
 from tests.cli.tiny import WORDS, make_corpus
-from tests.cli.trained import AED, make_arpa, make_trained, make_word_lm
+from tests.cli.trained import AED, RandomReturnn, make_arpa, make_trained, make_word_lm
 
 pytest.importorskip("torch")
 
@@ -290,6 +291,28 @@ def test_another_engine(backend: str, out: Path):
     names = {name.replace("/", ".").removesuffix(".param") for name in runner.loaded}
     assert names == read_checkpoint(out / "checkpoints" / "average.002").floats.keys()
     assert (out / "recog" / f"average-beam4-{backend}" / "results.json").is_file()
+
+
+def test_recipe_that_makes_its_data(tmp_path: Path):
+    settings = ["num_epochs=1", "num_average=1", "num_layers=1", "model_dim=8"]
+    out = tmp_path / "out"
+    assert run_recipe("copy_task", corpus=None, out=str(out), settings=settings, runner=RandomReturnn()) == 0
+    runner = _Returnn()
+    recognise_run(str(out), Asked(beam=2, options={"length_exponent": "0"}), runner=runner)
+    assert "corpus" not in _options(runner)
+    results = json.loads((out / "recog" / "average-beam2-length_exponent0" / "results.json").read_text())
+    assert results["splits"]["test"]["errors"]["search"]["extra"] == 2  # what is written here is of another corpus
+
+
+def test_folder_in_use(out: Path):
+    def _runner(arguments, **kwargs) -> int:
+        with pytest.raises(
+            CommandError, match=r"the recognition .*average-beam4 is in use by process \d+; wait for it"
+        ):
+            recognise_run(str(out), Asked(), runner=_Returnn())
+        raise KeyboardInterrupt
+
+    assert recognise_run(str(out), Asked(), runner=_runner) == 130
 
 
 def test_minimum_bayes_risk(out: Path, capsys):
