@@ -157,7 +157,7 @@ def main():
         utterances=16, frames=250, labels=1000, beam=20, max_labels=20, batch=8, rounds=5
     ).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default}")
-    parser.add_argument("--blank-threshold", type=float, default=0.99, help="default 0.99")
+    parser.add_argument("--blank-threshold", type=float, default=0.95, help="default 0.95")
     parser.add_argument("--peak", type=float, nargs=2, default=[7.0, 15.0], help="of one label's logit; default 7 15")
     args = parser.parse_args()
     torch.set_num_threads(1)
