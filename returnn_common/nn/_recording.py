@@ -46,21 +46,22 @@ def record(func: Callable[[], Result]) -> tuple[Result, list[Call]]:
 
 
 def compile_calls(
-    calls: Sequence[Call], *, inputs: Sequence[Any], outputs: Sequence[Any]
+    calls: Sequence[Call], *, inputs: Sequence[Any], outputs: Sequence[Any], num_states: int
 ) -> Callable[..., Sequence[Any]] | None:
     """
     :param calls: of :func:`record`
     :param inputs: tensors that the values depend on; all else is taken for constant
-    :param outputs: tensors that come in the place of the last inputs the next time
+    :param outputs: tensors
+    :param num_states: so many of the outputs, the last ones, come in the place of the last inputs the next time
     :return: new inputs -> new outputs; None if that can't be: there were random numbers, or values that Python looked
-        at, gradients are wanted, or the outputs are laid out in memory otherwise than the inputs
+        at, gradients are wanted, or the states are laid out in memory otherwise than before
     """
     import torch
 
     if len({id(x) for x in inputs}) < len(inputs):  # then it's not known which one was used
         return None
-    states = inputs[len(inputs) - len(outputs) :]
-    if any(_layout(a) != _layout(b) for a, b in zip(states, outputs, strict=True)):
+    states = zip(inputs[len(inputs) - num_states :], outputs[len(outputs) - num_states :], strict=True)
+    if any(_layout(a) != _layout(b) for a, b in states):
         return None
     if torch.is_grad_enabled() and any(x.requires_grad for x in [*inputs, *outputs]):
         return None
@@ -95,7 +96,7 @@ class _Program:
         if (
             call.func._schema.is_mutable
             or torch.Tag.data_dependent_output in call.func.tags
-            or torch.Tag.dynamic_output_shape in call.func.tags
+            or (torch.Tag.dynamic_output_shape in call.func.tags and not _indexes_by_numbers(call.func, leaves))
             or not all(isinstance(x, torch.Tensor) for x in call.results)
         ):
             self.can_repeat = False
@@ -149,6 +150,14 @@ def _binding(func: Any) -> Any:
     namespace, name = func._schema.name.split("::")
     binding = getattr(torch, {"view": "reshape"}.get(name, name), None)
     return binding if namespace == "aten" and isinstance(binding, types.BuiltinFunctionType) else func
+
+
+def _indexes_by_numbers(func: Any, leaves: list[Any]) -> bool:
+    """:return: whether it is an indexing without masks: then the shape of the result does not depend on values"""
+    import torch
+
+    masks = [x for x in leaves[1:] if isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8)]
+    return func._schema.name == "aten::index" and not masks
 
 
 def _layout(x: Any) -> Hashable:

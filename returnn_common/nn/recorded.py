@@ -18,7 +18,7 @@ from returnn.tensor import Dim, Tensor
 from ._recording import compile_calls, record
 from .loop import while_loop
 
-__all__ = ["fold_over"]
+__all__ = ["fold_over", "loop_eager"]
 
 _ATTEMPTS = 3  # the first frames can have dims in another order, or tensors laid out in memory otherwise
 
@@ -40,56 +40,85 @@ def fold_over(
         tensors is then repeated. So it may not draw random numbers, change anything, or look at values from Python.
     :return: the last state
     """
-    num_frames = rf.convert_to_tensor(spatial_dim.get_dim_value_tensor())
-
-    def frame(t: int | Tensor, state: Any) -> Any:
-        return body(tree.map_structure(lambda x: rf.gather(x, indices=t, axis=spatial_dim), xs), state)
-
     if not rf.is_executing_eagerly() or rf.is_static_traceable():
-        start = rf.constant(0, dims=(), dtype=num_frames.dtype, device="cpu")
-        loop = while_loop(lambda s: s[0] < num_frames, lambda s: (s[0] + 1, frame(*s)), (start, initial))
-        return loop[1]
+        num_frames = rf.convert_to_tensor(spatial_dim.get_dim_value_tensor())
 
-    state, size = initial, int(num_frames.raw_tensor or 0)
-    may_repeat = may_repeat and all(x._raw_backend.name == "torch" for x in tree.flatten(xs))
-    for t in range(size):
-        if may_repeat and 1 <= t <= _ATTEMPTS < size:
-            state, repeat = _record(body, t, state, xs=xs, spatial_dim=spatial_dim)
-            if repeat is not None:
-                return repeat(state, t + 1)
-        else:
-            state = frame(t, state)
+        def frame(loop: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+            x = tree.map_structure(lambda x: rf.gather(x, indices=loop[0], axis=spatial_dim), xs)
+            return loop[0] + 1, body(x, loop[1])
+
+        start = rf.constant(0, dims=(), dtype=num_frames.dtype, device="cpu")
+        return while_loop(lambda loop: loop[0] < num_frames, frame, (start, initial))[1]
+    _, state = loop_eager(
+        spatial_dim, lambda x, state: ((), body(x, state)), xs=xs, initial=initial, ys=(), may_repeat=may_repeat
+    )
     return state
 
 
-def _record(
-    body: Callable[[Any, Any], Any], t: int, state: Any, *, xs: Any, spatial_dim: Dim
-) -> tuple[Any, Callable[[Any, int], Any] | None]:
+def loop_eager(
+    spatial_dim: Dim,
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    *,
+    xs: Any,
+    initial: Any,
+    ys: Any,
+    may_repeat: bool,
+) -> tuple[list[Sequence[Any]], Any]:
     """
-    :return: the state after frame t; and (state, next frame) -> last state, or None where that can't be: state and new
-        state differ in their dims or their layout in memory, gradients are wanted, or the frame did what can't be
-        repeated
+    :param step: (x, state) -> (y, new state)
+    :param xs: as in :func:`fold_over`, some may be None
+    :param ys: templates of y
+    :return: for each frame, the raw tensors of y with their templates' dims; the last state
     """
-    tensors = tree.flatten(xs)
+    tensors = [x for x in tree.flatten(xs) if x is not None]
     axes = [x.get_axis_from_description(spatial_dim) for x in tensors]
-    x = tree.map_structure(lambda x: rf.gather(x, indices=t, axis=spatial_dim), xs)
-    new_state, calls = record(lambda: body(x, state))
+    may_repeat = may_repeat and all(x._raw_backend.name == "torch" for x in tensors)
+    size = int(spatial_dim.get_dim_value())
+
+    def call(x: Any, state: Any) -> tuple[list[Any], Any]:
+        y, new_state = step(x, state)
+        pairs = zip(tree.flatten(y), tree.flatten(ys), strict=True)
+        return [a.copy_compatible_to_dims_raw(b.dims) for a, b in pairs], new_state
+
+    outputs: list[Sequence[Any]] = []
+    state = initial
+    for t in range(size):
+        x = tree.map_structure(lambda x: None if x is None else rf.gather(x, indices=t, axis=spatial_dim), xs)  # noqa: B023
+        run = None
+        if may_repeat and 1 <= t <= _ATTEMPTS < size:
+            y, state, run = _record(call, x, state)
+        else:
+            y, state = call(x, state)
+        outputs.append(y)
+        if run is not None:
+            raw: Sequence[Any] = [s.raw_tensor for s in tree.flatten(state)]
+            frames = [x.raw_tensor.unbind(axis)[t + 1 :] for x, axis in zip(tensors, axes, strict=True)]
+            for frame in zip(*frames, strict=True):
+                results = run(*frame, *raw)
+                outputs.append(results[: len(y)])
+                raw = results[len(y) :]
+            last = [_with_value(s, r) for s, r in zip(tree.flatten(state), raw, strict=True)]
+            return outputs, tree.unflatten_as(state, last)
+    return outputs, state
+
+
+def _record(
+    call: Callable[[Any, Any], tuple[list[Any], Any]], x: Any, state: Any
+) -> tuple[list[Any], Any, Callable[..., Sequence[Any]] | None]:
+    """
+    :return: y; new state; and raw tensors of x and state -> those of y and the new state, or None where that can't be
+    """
+    (y, new_state), calls = record(lambda: call(x, state))
     old, new = tree.flatten(state), tree.flatten(new_state)
     if any(a.dims != b.dims for a, b in zip(old, new, strict=True)):
-        return new_state, None
-    inputs = [x.raw_tensor for x in [*tree.flatten(x), *old]]
-    run = compile_calls(calls, inputs=inputs, outputs=[x.raw_tensor for x in new])
-    if run is None:
-        return new_state, None
-
-    def repeat(state: Any, t: int) -> Any:
-        raw: Sequence[Any] = [x.raw_tensor for x in tree.flatten(state)]
-        inputs = [x.raw_tensor.unbind(axis)[t:] for x, axis in zip(tensors, axes, strict=True)]
-        for xs_raw in zip(*inputs, strict=True):
-            raw = run(*xs_raw, *raw)
-        return tree.unflatten_as(state, [_with_value(x, r) for x, r in zip(tree.flatten(state), raw, strict=True)])
-
-    return new_state, repeat
+        return y, new_state, None
+    run = compile_calls(
+        calls,
+        inputs=[x.raw_tensor for x in [*tree.flatten(x), *old] if x is not None],
+        outputs=[*y, *(x.raw_tensor for x in new)],
+        num_states=len(new),
+    )
+    return y, new_state, run
 
 
 def _with_value(template: Tensor, raw: Any) -> Tensor:

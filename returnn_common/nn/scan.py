@@ -17,6 +17,8 @@ from returnn.frontend.nested import tree  # the same functions on nested structu
 from returnn.frontend.tensor_array import TensorArray
 from returnn.tensor import Dim, Tensor
 
+from .recorded import loop_eager
+
 __all__ = ["scan_over"]
 
 
@@ -27,6 +29,7 @@ def scan_over(
     xs: Any,
     initial: Any,
     ys: Any,
+    may_repeat: bool = False,
 ) -> tuple[Any, Any]:
     """
     ``ys[t], state[t + 1] = body(xs[t], state[t])`` for each frame t, with ``state[0] = initial``.
@@ -39,6 +42,7 @@ def scan_over(
     :param xs: nested structure of tensors ``{batch, spatial_dim, ...}``, which the body gets frame by frame
     :param initial: nested structure of tensors ``{batch, ...}``
     :param ys: what the body returns as first, as tensors without values: ``{batch, ...}``
+    :param may_repeat: see :func:`fold_over`: on PyTorch without gradients, the body runs only for the first frames
     :return: ``ys {batch, spatial_dim, ...}``; the state after each sequence's own last frame
     :raises ValueError: if the body changes the dims of the state or returns other dims than ys tells
     :raises TypeError: if the body is a method of a module. On the net dict, RETURNN would put what a calling module
@@ -65,6 +69,8 @@ def scan_over(
         return y, new_state
 
     run = {"jax": _scan_jax, "returnn_layers_tf": _scan_layers}.get(backend, _scan_eager)
+    if may_repeat and backend == "torch":
+        run = _scan_recorded
     return run(spatial_dim, step, xs=(xs, mask), initial=initial, ys=ys)
 
 
@@ -97,6 +103,19 @@ def _scan_eager(spatial_dim: Dim, step, *, xs, initial, ys):
         y, state = step(_map(operator.itemgetter(i), frames), state)
         outputs = tree.map_structure(lambda array, new: array.push_back(new), outputs, y)
     return tree.map_structure(lambda array: array.stack(axis=spatial_dim), outputs), state
+
+
+def _scan_recorded(spatial_dim: Dim, step, *, xs, initial, ys):
+    import torch
+
+    outputs, state = loop_eager(spatial_dim, step, xs=xs, initial=initial, ys=ys, may_repeat=True)
+    if not outputs:  # no frames
+        return _scan_eager(spatial_dim, step, xs=xs, initial=initial, ys=ys)
+    stacked = [
+        _with_value(template, torch.stack(list(frames)))
+        for template, frames in zip(_with_time(ys, spatial_dim), zip(*outputs, strict=True), strict=True)
+    ]
+    return tree.unflatten_as(ys, stacked), state
 
 
 def _scan_layers(spatial_dim: Dim, step, *, xs, initial, ys):
@@ -143,10 +162,14 @@ def _scan_jax(spatial_dim: Dim, step, *, xs, initial, ys):
         return _raw(new_state, like=initial), _raw(y, like=ys)
 
     raw_state, raw_ys = jax.lax.scan(raw_step, _raw(initial, like=initial), [x.raw_tensor for x in xs_flat])
-    templates = [y.copy_template().copy_add_dim_by_tag(spatial_dim, unbroadcast=True, axis=0) for y in tree.flatten(ys)]
-    outputs = [_with_value(y, raw) for y, raw in zip(templates, raw_ys, strict=True)]
+    outputs = [_with_value(y, raw) for y, raw in zip(_with_time(ys, spatial_dim), raw_ys, strict=True)]
     state = [_with_value(s, raw) for s, raw in zip(tree.flatten(initial), raw_state, strict=True)]
     return tree.unflatten_as(ys, outputs), tree.unflatten_as(initial, state)
+
+
+def _with_time(ys: Any, spatial_dim: Dim) -> list[Tensor]:
+    """:return: templates with the time first"""
+    return [y.copy_template().copy_add_dim_by_tag(spatial_dim, unbroadcast=True, axis=0) for y in tree.flatten(ys)]
 
 
 def _raw(tensors: Any, *, like: Any) -> list[Any]:

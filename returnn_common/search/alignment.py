@@ -133,6 +133,7 @@ class _Aligner:
             xs=log_probs,
             initial=start,
             ys=template,
+            may_repeat=True,
         )
         blank, label = (
             nn.gather(end[k], indices=plain(self.lengths), axis=self.prefix_dim) for k in ("blank", "label")
@@ -217,7 +218,7 @@ class _Aligner:
         }
         template = nn.Tensor("path", dims=self.dims, dtype="float32")
         choices = nn.reverse_sequence(choices, axis=self.spatial_dim)
-        path, first = nn.scan_over(self.spatial_dim, body, xs=choices, initial=initial, ys=template)
+        path, first = nn.scan_over(self.spatial_dim, body, xs=choices, initial=initial, ys=template, may_repeat=True)
         return nn.reverse_sequence(path, axis=self.spatial_dim), first["starts"], first["ends"]
 
     def _of_labels(self, x: nn.Tensor) -> nn.Tensor:

@@ -110,6 +110,14 @@ def test_what_is_not_repeated():
 
         return body
 
+    def with_shape_from_values():
+        def body(x, state):
+            positive = state["a"].raw_tensor[state["a"].raw_tensor > 0]
+            return {"a": state["a"] + float(positive.numel()), "b": state["b"]}
+
+        return body
+
+    assert _num_calls(with_shape_from_values) == 20
     assert _num_calls(lambda: _body) == 2
     assert _num_calls(lambda: _body, may_repeat=False) == 20
     assert _num_calls(lambda: _body, grad=True) == 20
@@ -131,3 +139,32 @@ def test_one_tensor_in_two_places():
 
     result, _ = _run("torch", func, 9)
     numpy.testing.assert_allclose(result["a"], result["start"] + 4.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("may_repeat", [False, True])
+def test_scan(may_repeat):
+    """outputs of each frame, and the state at each sequence's own end"""
+    rng = numpy.random.default_rng(3)
+    x = rng.standard_normal((3, 12, 2)).astype("float32")
+    lengths = [12, 5, 0]
+    calls: list[Any] = []
+
+    def func(x, time, feat):
+        def body(x, state):
+            calls.append(x)
+            new = state * 0.5 + x
+            return new - 1.0, new
+
+        initial = nn.zeros([nn.batch_dim, feat])
+        template = nn.Tensor("y", dims=[feat, nn.batch_dim], dtype="float32")
+        ys, last = nn.scan_over(time, body, xs=x, initial=initial, ys=template, may_repeat=may_repeat)
+        return {"ys": (ys, [nn.batch_dim, time, feat]), "last": (last, [nn.batch_dim, feat])}
+
+    result = run_on("torch", func, {"x": Input(x, "batch time feat")}, {"time": lengths, "feat": 2})
+    for i, length in enumerate(lengths):
+        state = numpy.zeros(2)
+        for t in range(length):
+            state = state * 0.5 + x[i, t]
+            numpy.testing.assert_allclose(result["ys"][i, t], state - 1.0, rtol=1e-5, atol=1e-6)
+        numpy.testing.assert_allclose(result["last"][i], state, rtol=1e-5, atol=1e-6)
+    assert len(calls) == (2 if may_repeat else 12)
