@@ -147,8 +147,8 @@ def _binding(func: Any) -> Any:
     """:return: PyTorch's own Python function for it, which takes half the time to call, or else the operation itself"""
     import torch
 
-    namespace, name = func._schema.name.split("::")
-    binding = getattr(torch, {"view": "reshape"}.get(name, name), None)
+    namespace, _, name = str(func._schema.name).partition("::")
+    binding = getattr(torch, "reshape" if name == "view" else name, None)
     return binding if namespace == "aten" and isinstance(binding, types.BuiltinFunctionType) else func
 
 

@@ -110,6 +110,8 @@ def _record(
     """
     (y, new_state), calls = record(lambda: call(x, state))
     old, new = tree.flatten(state), tree.flatten(new_state)
+    if not all(isinstance(a, Tensor) and isinstance(b, Tensor) for a, b in zip(old, new, strict=True)):
+        return y, new_state, None
     if any(a.dims != b.dims for a, b in zip(old, new, strict=True)):
         return y, new_state, None
     run = compile_calls(

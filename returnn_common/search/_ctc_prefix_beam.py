@@ -78,7 +78,7 @@ class PrefixBeamSearch:
                 frame,
                 xs=xs,
                 initial=(prefixes, fusion.initial_state(num_frames=longest)),
-                may_repeat=False,
+                may_repeat=getattr(self.scorer, "tensors_only", False),
             )
         scores = self.add(prefixes["blank"], prefixes["label"])
         for more in (frames.rest, fusion_state.get("eos")):

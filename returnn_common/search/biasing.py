@@ -47,6 +47,8 @@ class PhraseBias:
     :raise ValueError: an empty phrase, one with the end of sentence or with what is no label, a bonus that isn't finite
     """
 
+    tensors_only = True
+
     def __init__(
         self,
         phrases: Sequence[Sequence[int]],

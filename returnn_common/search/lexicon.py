@@ -47,6 +47,8 @@ class LexiconScorer:
     :raises ValueError: no words, one without labels, with eos or the separator, or with what is no label
     """
 
+    tensors_only = True
+
     def __init__(
         self,
         spellings: Iterable[Sequence[int]],

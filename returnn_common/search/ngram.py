@@ -43,6 +43,8 @@ class NgramScorer:
     :raise ValueError: labels that the model doesn't fit, an eos out of range, a model too large
     """
 
+    tensors_only = True
+
     def __init__(
         self,
         model: NgramModel,

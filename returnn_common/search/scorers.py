@@ -24,6 +24,10 @@ class Scorer(Protocol):
 
     A scorer whose scores can be above zero, such as a difference of log probabilities, also has
     `can_exceed_zero = True`: then a search cannot know that a hypothesis only gets worse the longer it is.
+
+    One that only computes with tensors (it draws no random numbers, keeps nothing from call to call, and takes no value
+    out of a tensor) may have `tensors_only = True`: then CTC prefix beam search on PyTorch calls it for the first
+    frames, and repeats what it did (see :func:`returnn_common.nn.fold_over`), in a fraction of the time.
     """
 
     vocab_dim: nn.Dim
@@ -159,6 +163,7 @@ class _Combined:
         self.parts = list(parts)
         self.vocab_dim = vocab_dim
         self.can_exceed_zero = any(scale < 0 or getattr(scorer, "can_exceed_zero", False) for scorer, scale in parts)
+        self.tensors_only = all(getattr(scorer, "tensors_only", False) for scorer, _ in parts)
 
     def initial_state(
         self,

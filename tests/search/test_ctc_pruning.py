@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from returnn_common import nn
-from returnn_common.search import CtcPruning, ctc_beam_search
+from returnn_common.search import CtcPruning, LexiconScorer, combine, ctc_beam_search
 from tests.engines import ENGINES, Input, run_on
 from tests.search.ctc_reference import (
     Trigram,
@@ -111,6 +111,33 @@ def test_scorer_sees_the_labels_chosen():
         must = enumerate_all(x, scale=0.7, **kwargs)
         scores = {tuple(labels): score for score, labels in found[i]}
         assert all(scores[labels] >= score - 1e-4 for labels, score in must.items())
+
+
+@pytest.mark.parametrize("words", [None, [(0,), (0, 1), (2, 3)]])
+def test_scorer_of_tensors_is_repeated(words):
+    """on PyTorch: same hypotheses, but only the first frames call it"""
+    log_probs, lengths = _draw(7, batch=5, frames=40)
+
+    class Counting(Trigram):
+        calls = 0
+
+        def score(self, prev_labels, state):
+            self.calls += 1
+            return super().score(prev_labels, state)
+
+    found, calls = [], []
+    for tensors_only in (False, True):
+        lm = Counting(5, bos=4)
+        setattr(lm, "tensors_only", tensors_only)  # noqa: B010 of a scorer, if it has it
+        scorer: Any = lm
+        if words:
+            scorer = combine([(lm, 1.0), (LexiconScorer(words, lm.vocab_dim, eos=4), 1.0)])
+            assert scorer.tensors_only == tensors_only
+        kwargs: dict[str, Any] = dict(blank=4, beam_size=4, scorer=scorer, scorer_scale=0.5, bos=4, eos=4)
+        found.append(search_on_torch(log_probs, lengths, pruning=CtcPruning(max_labels=3), **kwargs))
+        calls.append(lm.calls)
+    assert found[0] == found[1]
+    assert calls[0] == 41 and calls[1] < 7
 
 
 @pytest.mark.parametrize("engine", ENGINES)
