@@ -202,6 +202,10 @@ LIMITS: list[Limit] = [
         *(_CAUSAL, "caches that all sequences have filled equally far"),
     ),
     Limit(
+        *("stack", _ND, on.stack, "NotImplementedError", "in stack", "not written"),
+        *("transducer loss", "nn/_lattice.py multiplies with what is 1 at one index of the new dim, and adds"),
+    ),
+    Limit(
         *("scatter", _ND, on.scatter, "NotImplementedError", "in scatter", "not written"),
         *("search", "top_k on keys, or a product with one-hot vectors"),
     ),

@@ -179,6 +179,14 @@ def cum_concat_step(engine: str) -> Result:
     return _run(engine, func)
 
 
+def stack(engine: str) -> Result:
+    def func(x, labels, time, feat):
+        y, pair_dim = rf.stack([x, x])
+        return {"y": (y, [pair_dim, batch_dim, time, feat])}
+
+    return _run(engine, func)
+
+
 def scatter(engine: str) -> Result:
     def func(x, labels, time, feat):
         y = rf.scatter(rf.reduce_sum(x, axis=feat), indices=labels, indices_dim=time)

@@ -109,7 +109,7 @@ def _run_torch(arcs: list[Tensor], start: Tensor, *, steps_dim: Dim, states_dim:
 
 
 def _pair(x: Tensor, y: Tensor, dim: Dim) -> Tensor:
-    """:return: x and y along a new dim. (RETURNN's stack doesn't exist on the net dict.)"""
+    """:return: x and y along a new dim, as RETURNN's stack, which the net dict lacks"""
     is_first = rf.cast(rf.range_over_dim(dim, device=x.device) < 1, x.dtype)
     return rf.combine_bc(x, "*", is_first) + rf.combine_bc(y, "*", 1.0 - is_first)
 
