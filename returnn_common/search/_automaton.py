@@ -213,7 +213,9 @@ class Automaton:
         result = None
         for level, longest in enumerate(self._longest):
             first, last = (nn.gather(x, indices=level, axis=self.level_dim) for x in (start, end))
-            if nn.get_selected_backend() == "torch":  # any shape is fine, so only as long as it has to be
+            if (
+                nn.get_selected_backend() == "torch"
+            ):  # any shape is fine, so only as long as it has to be: no `tensors_only`
                 count = last - first
                 longest = int(nn.reduce_max(count, axis=count.dims).raw_tensor) if count.dims else longest
             if not longest:

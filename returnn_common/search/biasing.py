@@ -47,8 +47,6 @@ class PhraseBias:
     :raise ValueError: an empty phrase, one with the end of sentence or with what is no label, a bonus that isn't finite
     """
 
-    tensors_only = True
-
     def __init__(
         self,
         phrases: Sequence[Sequence[int]],
@@ -73,6 +71,11 @@ class PhraseBias:
                     raise ValueError(f"PhraseBias: phrase {i} ({phrase!r}), expected it without end of sentence {eos}")
         nodes = _make_nodes(phrases, float(bonus))
         self._automaton = _make_automaton(nodes, vocab_dim, dense_limit=dense_limit)
+
+    @property
+    def tensors_only(self) -> bool:
+        """see :class:`Scorer`"""
+        return self._automaton.is_dense
 
     def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
         """

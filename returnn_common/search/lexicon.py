@@ -47,8 +47,6 @@ class LexiconScorer:
     :raises ValueError: no words, one without labels, with eos or the separator, or with what is no label
     """
 
-    tensors_only = True
-
     def __init__(
         self,
         spellings: Iterable[Sequence[int]],
@@ -81,6 +79,11 @@ class LexiconScorer:
     def num_states(self) -> int:
         """begins of words that differ in how they can go on"""
         return self._automaton.num_states
+
+    @property
+    def tensors_only(self) -> bool:
+        """see :class:`Scorer`"""
+        return self._automaton.is_dense
 
     def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
         """

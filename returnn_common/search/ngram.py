@@ -43,8 +43,6 @@ class NgramScorer:
     :raise ValueError: labels that the model doesn't fit, an eos out of range, a model too large
     """
 
-    tensors_only = True
-
     def __init__(
         self,
         model: NgramModel,
@@ -67,6 +65,11 @@ class NgramScorer:
     def num_states(self) -> int:
         """contexts that make a difference"""
         return self._automaton.num_states
+
+    @property
+    def tensors_only(self) -> bool:
+        """see :class:`Scorer`"""
+        return self._automaton.is_dense
 
     def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
         """

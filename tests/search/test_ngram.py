@@ -233,3 +233,29 @@ def test_more_errors(tmp_path, monkeypatch):
     monkeypatch.setattr("returnn_common.search.ngram.MAX_EXACT", 5)
     with pytest.raises(ValueError, match=r"NgramScorer: expected less than 5 n-grams and contexts, got \d+"):
         NgramScorer(model, nn.Dim(4, name="vocab"), labels=["a", "b", "c", "</s>"])
+
+
+def test_ctc_over_many_frames(tmp_path):
+    """where the search repeats operations of the first frames, contexts with more n-grams come later"""
+    labels = ["b", "c", "a", "d", "</s>"]
+    levels = random_ngrams(WORDS, order=2, seed=0, keep=1.0)
+    levels[1] = {gram: value for gram, value in levels[1].items() if gram[0] == "a"}
+    model = read_arpa(write_arpa(tmp_path / "x.arpa", levels))
+    best = [0, 4] * 10 + [2, 1, 2, 3, 2, 0]  # blank is 4
+    log_probs = numpy.full((1, len(best), 5), -20.0, "float32")
+    log_probs[0, numpy.arange(len(best)), best] = 0.0
+    expected = Backoff(levels).total([labels[i] for i in best if i != 4])
+    for opts in ({}, SPARSE):
+        scorer = NgramScorer(model, nn.Dim(5, name="vocab"), labels=labels, **opts)
+        assert scorer.tensors_only == (not opts)
+
+        def func(x, time, vocab, scorer=scorer):
+            x.feature_dim = vocab
+            kwargs: dict[str, Any] = dict(beam_size=1, scorer=scorer, scorer_scale=1.0, bos=4, eos=4)
+            hyps = ctc_beam_search(x, spatial_dim=time, blank=4, **kwargs)
+            ((score, found),) = hyps.nbest(0)
+            assert found == [i for i in best if i != 4]
+            assert score == pytest.approx(expected, abs=1e-3)
+            return {}
+
+        run_on("torch", func, {"x": Input(log_probs, "batch time vocab")}, {"time": [len(best)], "vocab": 5})
