@@ -7,6 +7,8 @@ Glossary: t is a frame, u the number of labels so far (position), p the first po
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import returnn.frontend as rf
@@ -131,13 +133,25 @@ def _simple_scores(
     is_position = rf.compare_bc(range_over(positions_dim, targets.targets), "<=", sizes.num_labels)
     left, right = _clean(encoder_logits, is_frame), _clean(predictor_logits, is_position)
     left_max, right_max = (rf.stop_gradient(rf.reduce_max(x, axis=vocab_dim)) for x in (left, right))
-    product = rf.matmul(rf.exp(left - left_max), rf.exp(right - right_max), reduce=vocab_dim)
+    with _full_precision(left):
+        product = rf.matmul(rf.exp(left - left_max), rf.exp(right - right_max), reduce=vocab_dim)
     total = rf.log(product + TINY) + rf.combine_bc(left_max, "+", right_max)
     scores = []
     for symbol in targets.symbols(range_over(positions_dim, targets.targets)):
         both = [rf.gather(x, indices=symbol, axis=vocab_dim) for x in (left, right)]
         scores.append(rf.combine_bc(both[0], "+", both[1]) - total)
     return scores
+
+
+@contextlib.contextmanager
+def _full_precision(x: Tensor) -> Iterator[None]:
+    """matrix products are not rounded within, whatever mixed precision says"""
+    with rf.set_amp_policy_ctx(None), contextlib.ExitStack() as stack:
+        if x._raw_backend.name == "torch":
+            import torch
+
+            stack.enter_context(torch.autocast(x.raw_tensor.device.type, enabled=False))
+        yield
 
 
 def _clean(x: Tensor, mask: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from returnn_common import nn
 from returnn_common.nn._transducer_bands import find_bands
@@ -202,6 +203,15 @@ def test_other_engines(engine: str):
     np.testing.assert_allclose(result["transducer_simple"], expected["transducer_simple"], atol=1e-4)
     if engine == "tensorflow":
         _assert_same(_run("joint", engine=engine), _run("joint"), atol=1e-4)
+
+
+def test_first_pass_in_full_precision():
+    """mixed precision would round the matrix product of the normaliser"""
+    expected = _run("pruned", band=4)["transducer_simple"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = _run("pruned", band=4)
+    np.testing.assert_allclose(result["transducer_simple"], expected, rtol=1e-6)
+    assert np.abs(result["transducer"] - _run("pruned", band=4)["transducer"]).max() > 1e-4  # it was on
 
 
 def test_scales_and_names():
