@@ -18,7 +18,12 @@ from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
 from .sampling import sample
 from .scorers import DecoderScorer, Scorer, combine
-from .transducer import Transducer, transducer_beam_search, transducer_greedy_search
+from .transducer import (
+    Transducer,
+    transducer_alignment_search,
+    transducer_beam_search,
+    transducer_greedy_search,
+)
 from .transducer_lm import TransducerLmScorer
 
 __all__ = [
@@ -46,6 +51,7 @@ __all__ = [
     "sample",
     "score_labels",
     "spell_words",
+    "transducer_alignment_search",
     "transducer_beam_search",
     "transducer_greedy_search",
     "zero_context",

@@ -11,7 +11,7 @@ the other's, and the last labels, as many as a frame can have, are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class TransducerBeamSearch:
     is_monotonic: bool
     use_sum: bool
     fusion: TransducerFusion | None
+    room: int | None = None  # for labels; None: as many as there can be
 
     def __post_init__(self):
         self.device = self.encoded.device
@@ -47,7 +48,11 @@ class TransducerBeamSearch:
         self.dims = [*batch_dims_of(self.encoded, self.spatial_dim), self.beam_dim]
         self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.device))
         self.longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
-        self.room_dim = nn.Dim(nn.copy_to_device(nn.relu(self.longest * self.max_labels - 1) + 1, "cpu"), name="room")
+        if self.room is None:
+            room = nn.copy_to_device(nn.relu(self.longest * self.max_labels - 1) + 1, "cpu")
+            self.room_dim = nn.Dim(room, name="room")
+        else:
+            self.room_dim = nn.Dim(max(self.room, 1), name="room")
         self.positions = plain(nn.range_over_dim(self.room_dim, dtype="int32", device=self.device))
         self.label_range = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         is_blank = nn.compare(self.label_range, "equal", self.blank)
@@ -217,6 +222,15 @@ class TransducerBeamSearch:
         is_double = self._as_beam(nn.reduce_any(equal, axis=self.beam_dim))
         old_score = self._add(ended["score"], arriving)
         new_score = nn.where(is_double, NEG, new["score"])
+        scores, take = self._best_of_both(old_score, new_score)
+        joined = {name: take(ended[name], new[name]) for name in ("length", "origin", "level", "slot")}
+        tail = [take(a, b) for a, b in zip(ended["tail"], new["tail"], strict=True)]
+        return {**joined, "score": nn.where(scores > IMPOSSIBLE, scores, NEG), "tail": tail}
+
+    def _best_of_both(
+        self, old_score: nn.Tensor, new_score: nn.Tensor
+    ) -> tuple[nn.Tensor, Callable[[nn.Tensor, nn.Tensor], nn.Tensor]]:
+        """:return: the K best scores of both, and ``(old, new) -> chosen`` for anything else {B, K, ...}"""
         # Not by where(), which on TensorFlow can't broadcast all of the three.
         pair = nn.combine_bc(old_score, "*", 1.0 - self.is_second_of_pair)
         pair += nn.combine_bc(new_score, "*", self.is_second_of_pair)
@@ -224,13 +238,11 @@ class TransducerBeamSearch:
         assert isinstance(indices, Sequence)
         scores, which, source = (self._as_beam(x) for x in (scores, plain(indices[0]), plain(indices[1])))
 
-        def take(a: nn.Tensor, b: nn.Tensor) -> nn.Tensor:
-            a, b = (nn.gather(x, indices=source, axis=self.beam_dim) for x in (a, b))
-            return nn.where(nn.compare(which, "equal", 0), a, b)
+        def take(old: nn.Tensor, new: nn.Tensor) -> nn.Tensor:
+            old, new = (nn.gather(x, indices=source, axis=self.beam_dim) for x in (old, new))
+            return nn.where(nn.compare(which, "equal", 0), old, new)
 
-        joined = {name: take(ended[name], new[name]) for name in ("length", "origin", "level", "slot")}
-        tail = [take(a, b) for a, b in zip(ended["tail"], new["tail"], strict=True)]
-        return {**joined, "score": nn.where(scores > IMPOSSIBLE, scores, NEG), "tail": tail}
+        return scores, take
 
     def _equal(self, ended: dict[str, Any], new: dict[str, Any], starts_same: nn.Tensor) -> nn.Tensor:
         """:return: bool {B, K, O}: whether they are the same label sequence"""
@@ -282,13 +294,24 @@ class TransducerBeamSearch:
         scores = state["score"]
         if self.fusion is not None:
             scores += state["known"]["fusion"]["end"]
+        return self.sorted_labels(scores, state["length"], state["history"])
+
+    def sorted_labels(
+        self, scores: nn.Tensor, length: nn.Tensor, history: nn.Tensor
+    ) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        """
+        :param scores: {B, K}
+        :param length: {B, K}
+        :param history: {B, K, L}
+        :return: see :func:`run`
+        """
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
         scores, order = self._as_beam(scores), self._as_beam(plain(order))
         possible = scores > IMPOSSIBLE
-        length = nn.where(possible, nn.gather(state["length"], indices=order, axis=self.beam_dim), 0)
+        length = nn.where(possible, nn.gather(length, indices=order, axis=self.beam_dim), 0)
         out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
         positions = plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
-        labels = nn.gather(state["history"], indices=order, axis=self.beam_dim)
+        labels = nn.gather(history, indices=order, axis=self.beam_dim)
         labels = nn.gather(labels, indices=positions, axis=self.room_dim)
         labels = nn.where(nn.compare_bc(positions, "less", length), labels, 0)
         return labels, nn.where(possible, scores, float("-inf")), out_dim

@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from .. import nn
 from ._common import check_index, check_int
+from ._transducer_alignment import TransducerAlignmentSearch
 from ._transducer_beam import TransducerBeamSearch, batch_dims_of
 from ._transducer_fusion import TransducerFusion
 from ._transducer_greedy import TransducerGreedySearch
 from .ctc import _check_scorer
 from .hypotheses import Hypotheses
 
-__all__ = ["Transducer", "transducer_beam_search", "transducer_greedy_search"]
+__all__ = ["Transducer", "transducer_alignment_search", "transducer_beam_search", "transducer_greedy_search"]
 
 TOPOLOGIES = ("rnnt", "monotonic")
 MAX_LABELS_PER_FRAME = 5
@@ -144,6 +145,78 @@ def transducer_beam_search(
     """
     name = "transducer_beam_search"
     labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
+    _check_beam(
+        name, transducer, beam_size=beam_size, recombine=recombine, scorer_options=(scorer, scorer_scale, bos, eos)
+    )
+    max_labels = _check_max_labels(name, max_labels_per_frame, topology)
+    search = _make_beam(
+        transducer,
+        encoded,
+        spatial_dim=spatial_dim,
+        blank=blank,
+        max_labels=max_labels,
+        is_monotonic=topology == "monotonic",
+        beam_size=beam_size,
+        recombine=recombine,
+        scorer_options=(scorer, scorer_scale, bos, eos),
+    )
+    labels, scores, out_dim = search.run()
+    labels = nn.set_sparse_dim(labels, labels_dim)
+    return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
+
+
+def transducer_alignment_search(
+    transducer: Transducer,
+    encoded: nn.Tensor,
+    *,
+    spatial_dim: nn.Dim,
+    blank: int,
+    beam_size: int,
+    max_len: int | None = None,
+    recombine: str = "sum",
+    scorer: Any = None,
+    scorer_scale: float = 0.0,
+    bos: int | None = None,
+    eos: int | None = None,
+    vocab_dim: nn.Dim | None = None,
+) -> Hypotheses:
+    """
+    Alignment-length-synchronous (Saon et al. 2020, https://doi.org/10.1109/ICASSP40776.2020.9053040, algorithm 2):
+    each step appends one label or blank to each hypothesis, so that those compete which have the same number of labels
+    and blanks together. There is one step for each frame and label, with no limit of the labels in a frame.
+
+    Alignments are recombined as in :func:`transducer_beam_search`. For the topology "rnnt".
+
+    :param transducer: see :func:`transducer_beam_search`, also for the others
+    :param max_len: labels of a hypothesis at most; default: as many as there are frames
+    :return: `beam_size` hypotheses per batch entry; where there are fewer, the rest has the score -inf
+    :raise ValueError: an argument that doesn't fit, or is out of range
+    """
+    name = "transducer_alignment_search"
+    labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
+    if max_len is not None:
+        check_int(name, "max_len", max_len, at_least=0)
+    scorer_options = (scorer, scorer_scale, bos, eos)
+    _check_beam(name, transducer, beam_size=beam_size, recombine=recombine, scorer_options=scorer_options)
+    beam = _make_beam(
+        transducer,
+        encoded,
+        spatial_dim=spatial_dim,
+        blank=blank,
+        max_labels=1,
+        is_monotonic=True,
+        beam_size=beam_size,
+        recombine=recombine,
+        scorer_options=scorer_options,
+        room=max_len,
+    )
+    labels, scores, out_dim = TransducerAlignmentSearch(beam, max_len=max_len).run()
+    labels = nn.set_sparse_dim(labels, labels_dim)
+    return Hypotheses(labels=labels, scores=scores, beam_dim=beam.beam_dim, spatial_dim=out_dim)
+
+
+def _check_beam(name: str, transducer: Transducer, *, beam_size: int, recombine: str, scorer_options: tuple):
+    scorer, scorer_scale, bos, eos = scorer_options
     check_int(name, "beam_size", beam_size, at_least=1)
     if recombine not in ("sum", "max"):
         raise ValueError(f"{name}: recombine, expected 'sum' or 'max', got {recombine!r}")
@@ -151,6 +224,20 @@ def transducer_beam_search(
         _check_scorer(name, scorer, transducer.labels_dim, bos, eos)
     elif bos is not None or eos is not None or scorer_scale:
         raise ValueError(f"{name}: scorer_scale, bos and eos expect a scorer, got scorer=None")
+
+
+def _make_beam(
+    transducer: Transducer,
+    encoded: nn.Tensor,
+    *,
+    spatial_dim: nn.Dim,
+    blank: int,
+    beam_size: int,
+    recombine: str,
+    scorer_options: tuple,
+    **options: Any,
+) -> TransducerBeamSearch:
+    scorer, scorer_scale, bos, eos = scorer_options
     beam_dim = nn.Dim(beam_size, name="beam")
     fusion = None
     if scorer is not None and scorer_scale:
@@ -164,20 +251,16 @@ def transducer_beam_search(
             blank=blank,
             device=encoded.device,
         )
-    search = TransducerBeamSearch(
+    return TransducerBeamSearch(
         transducer=transducer,
         encoded=encoded,
         spatial_dim=spatial_dim,
         blank=blank,
         beam_dim=beam_dim,
-        max_labels=_check_max_labels(name, max_labels_per_frame, topology),
-        is_monotonic=topology == "monotonic",
         use_sum=recombine == "sum",
         fusion=fusion,
+        **options,
     )
-    labels, scores, out_dim = search.run()
-    labels = nn.set_sparse_dim(labels, labels_dim)
-    return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
 
 
 def _check(

@@ -9,10 +9,25 @@ import pytest
 
 from returnn_common import nn
 from returnn_common.models.lm.transformer import make_transformer_lm
-from returnn_common.search import DecoderScorer, combine, score_labels, transducer_beam_search, transducer_greedy_search
+from returnn_common.search import (
+    DecoderScorer,
+    combine,
+    score_labels,
+    transducer_alignment_search,
+    transducer_beam_search,
+    transducer_greedy_search,
+)
 from tests.engines import ENGINES, Input, run_on
 from tests.search.ctc_reference import Trigram, assert_same
-from tests.search.transducer_reference import Table, dict_search, enumerate_all, greedy_path, random_frames, search
+from tests.search.transducer_reference import (
+    Table,
+    dict_alignment_search,
+    dict_search,
+    enumerate_all,
+    greedy_path,
+    random_frames,
+    search,
+)
 
 topologies = pytest.mark.parametrize("topology,max_labels", [("rnnt", 1), ("rnnt", 2), ("monotonic", 1)])
 
@@ -82,7 +97,7 @@ def test_greedy(topology: str, max_labels: int):
     frames = random_frames(rng, 30, 6, 4)
     lengths = rng.integers(0, 7, 30)
     options: dict[str, Any] = {"max_labels_per_frame": max_labels, "topology": topology}
-    found = search(transducer, frames, lengths, greedy=True, **options)
+    found = search(transducer, frames, lengths, kind="greedy", **options)
     for i, n in enumerate(lengths):
         labels, score = greedy_path(transducer, frames[i, :n], max_labels=max_labels, topology=topology)
         assert found[i] == [(pytest.approx(score, abs=1e-4), list(labels))]
@@ -96,13 +111,21 @@ def test_greedy_of_a_certain_model_is_beam_one():
     """each choice has a probability near 1: there is nothing that a later decision could make better"""
     transducer = Table(4, blank=3, seed=2)
     frames = random_frames(numpy.random.default_rng(1), 80, 3, 4) * 300
-    found, greedy = (search(transducer, frames, [3] * 80, **x) for x in ({"beam_size": 1}, {"greedy": True}))
+    found, greedy = (search(transducer, frames, [3] * 80, **x) for x in ({"beam_size": 1}, {"kind": "greedy"}))
     certain = [i for i in range(80) if greedy[i][0][0] > -0.1]
     assert len(certain) > 5 and max(len(greedy[i][0][1]) for i in certain) > 1
     assert [found[i][0][1] for i in certain] == [greedy[i][0][1] for i in certain]
 
 
-@pytest.mark.parametrize("options", [{"greedy": True}, {"beam_size": 3}, {"beam_size": 3, "with_scorer": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "greedy"},
+        {"beam_size": 3},
+        {"beam_size": 3, "with_scorer": True},
+        {"beam_size": 3, "with_scorer": True, "kind": "alignment"},
+    ],
+)
 def test_batch_is_single_and_padding_does_not_matter(options: dict):
     options = dict(options)
     transducer = Table(5, blank=4)
@@ -121,14 +144,14 @@ def test_batch_is_single_and_padding_does_not_matter(options: dict):
         numpy.testing.assert_allclose([s for s, _ in found[i]], [s for s, _ in single], rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"greedy": True}, {"beam_size": 1}, {"beam_size": 2}])
+@pytest.mark.parametrize("options", [{"kind": "greedy"}, {"beam_size": 1}, {"beam_size": 2}])
 def test_rigged_joiners(options: dict):
     """always the same label; blank never possible; blank always"""
     always = Table(3, blank=2, table=numpy.broadcast_to(numpy.float32([9, 0, 0]), (3, 3, 3)).copy())
     zeros = numpy.zeros((2, 3, 3), "float32")
     for limit, expected in [(1, 1), (4, 4), (None, 5)]:
         found = search(always, zeros, [3, 1], max_labels_per_frame=limit, **options)
-        if "greedy" in options:  # the beam sees that ending at once is more probable than after some labels
+        if "kind" in options:  # the beam sees that ending at once is more probable than after some labels
             assert [x[0][1] for x in found] == [[0] * 3 * expected, [0] * expected]
         else:
             assert all(len(labels) <= expected * n for x, n in zip(found, [3, 1], strict=True) for _, labels in x)
@@ -144,7 +167,7 @@ def test_rigged_joiners(options: dict):
     assert [x[0] for x in found] == [(0.0, [])] * 2
 
 
-@pytest.mark.parametrize("options", [{"greedy": True}, {"beam_size": 2}])
+@pytest.mark.parametrize("options", [{"kind": "greedy"}, {"beam_size": 2}, {"beam_size": 2, "kind": "alignment"}])
 def test_no_frames_at_all(options: dict):
     found = search(Table(3, blank=2), numpy.zeros((2, 0, 3), "float32"), [0, 0], **options)
     assert found == [[(0.0, [])]] * 2
@@ -153,6 +176,8 @@ def test_no_frames_at_all(options: dict):
 def test_beam_larger_than_the_vocabulary():
     frames = random_frames(numpy.random.default_rng(1), 1, 1, 2)
     (found,) = search(Table(2, blank=1), frames, [1], beam_size=9, max_labels_per_frame=2)
+    assert sorted(labels for _, labels in found) == [[], [0], [0, 0]]
+    (found,) = search(Table(2, blank=1), frames, [1], beam_size=9, kind="alignment", max_len=2)
     assert sorted(labels for _, labels in found) == [[], [0], [0, 0]]
 
 
@@ -198,6 +223,46 @@ def test_combined_scorers():
         assert_same(hyps.nbest(i), enumerate_all(transducer, frames[i, :n], max_labels=2, extra=extra))
 
 
+@pytest.mark.parametrize("recombine", ["sum", "max"])
+@pytest.mark.parametrize("max_len", [None, 0, 4])
+@pytest.mark.parametrize("with_scorer", [False, True])
+def test_alignment_synchronous_full_beam_is_enumeration(max_len: int | None, with_scorer: bool, recombine: str):
+    transducer = Table(3, blank=2)
+    frames = random_frames(numpy.random.default_rng(3), 5, 3, 3)
+    lengths = [3, 3, 2, 1, 0]
+    scorer = Trigram(3, bos=2)
+    options: dict[str, Any] = {"scorer": scorer, "scorer_scale": 0.7, "bos": 2, "eos": 2} if with_scorer else {}
+    found = search(
+        transducer, frames, lengths, kind="alignment", beam_size=60, max_len=max_len, recombine=recombine, **options
+    )
+    for i, n in enumerate(lengths):
+        expected = enumerate_all(
+            transducer,
+            frames[i, :n],
+            max_labels=99,
+            max_len=n if max_len is None else max_len,
+            recombine=recombine,
+            extra=lambda labels: 0.7 * scorer.total(labels, 2) if with_scorer else 0.0,
+        )
+        if n == 0:
+            expected = {k: v for k, v in expected.items() if not k}
+        assert_same(found[i], expected)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+def test_alignment_synchronous_narrow_beam_is_the_search_over_dicts(beam_size: int):
+    transducer = Table(4, blank=3, seed=1)
+    rng = numpy.random.default_rng(beam_size)
+    frames = random_frames(rng, 30, 6, 4)
+    lengths = rng.integers(0, 7, 30)
+    frames[lengths < 6, 5] = numpy.nan
+    found = search(transducer, frames, lengths, kind="alignment", beam_size=beam_size)
+    for i, n in enumerate(lengths):
+        expected = dict_alignment_search(transducer, frames[i, :n], beam_size=beam_size, max_len=n)
+        assert [labels for _, labels in found[i]] == [list(k) for k, _ in expected]
+        numpy.testing.assert_allclose([s for s, _ in found[i]], [s for _, s in expected], atol=1e-4)
+
+
 def test_scorer_whose_state_grows():
     """a Transformer: hypotheses on the levels of a frame have states of different lengths"""
     transducer = Table(3, blank=2)
@@ -230,14 +295,15 @@ def test_scorer_whose_state_grows():
     )
 
 
-@pytest.mark.parametrize("with_scorer", [False, True])
+@pytest.mark.parametrize("kind,with_scorer", [("beam", False), ("beam", True), ("alignment", True)])
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "torch"])
-def test_engines_agree(engine: str, with_scorer: bool):
+def test_engines_agree(engine: str, kind: str, with_scorer: bool):
     transducer = Table(3, blank=2)
     frames = random_frames(numpy.random.default_rng(11), 3, 3, 3)
     lengths = [3, 1, 2]
     frames[1, 1:] = numpy.nan
-    options: dict[str, Any] = {"beam_size": 5, "max_labels_per_frame": 2}
+    options: dict[str, Any] = {"beam_size": 5, "kind": kind}
+    options.update({"max_labels_per_frame": 2} if kind == "beam" else {"max_len": 4})
     if with_scorer:
         options.update(scorer=Trigram(3, bos=2), scorer_scale=0.5, eos=2)
     found, expected = (search(transducer, frames, lengths, engine=e, **options) for e in (engine, "torch"))
@@ -250,7 +316,7 @@ def test_engines_agree(engine: str, with_scorer: bool):
 def test_engines_agree_greedy(engine: str):
     transducer = Table(3, blank=2, seed=4)
     frames = random_frames(numpy.random.default_rng(11), 3, 4, 3)
-    found, expected = (search(transducer, frames, [4, 1, 2], engine=e, greedy=True) for e in (engine, "torch"))
+    found, expected = (search(transducer, frames, [4, 1, 2], engine=e, kind="greedy") for e in (engine, "torch"))
     assert [x[0][1] for x in found] == [x[0][1] for x in expected]
     numpy.testing.assert_allclose([x[0][0] for x in found], [x[0][0] for x in expected], atol=1e-4)
 
@@ -281,6 +347,11 @@ def test_errors(options: dict, message: str):
     defaults: dict[str, Any] = {"spatial_dim": time, "blank": 2, "beam_size": 2}
     with pytest.raises(ValueError, match="transducer_beam_search: " + message):
         transducer_beam_search(Table(3, blank=2), encoded, **{**defaults, **options})
+    if not {"max_labels_per_frame", "topology"} & set(options):
+        with pytest.raises(ValueError, match="transducer_alignment_search: " + message):
+            transducer_alignment_search(Table(3, blank=2), encoded, **{**defaults, **options})
+    with pytest.raises(ValueError, match="transducer_alignment_search: max_len, expected an int of at least 0, got -1"):
+        transducer_alignment_search(Table(3, blank=2), encoded, **defaults, max_len=-1)
     defaults.pop("beam_size")
     if not {"beam_size", "recombine", "scorer", "scorer_scale"} & set(options):
         with pytest.raises(ValueError, match="transducer_greedy_search: " + message):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy
 
 from returnn_common import nn
-from returnn_common.search import transducer_beam_search, transducer_greedy_search
+from returnn_common.search import transducer_alignment_search, transducer_beam_search, transducer_greedy_search
 from tests.engines import Input, run_on
 
 nothing = -numpy.inf
@@ -65,9 +65,10 @@ def random_frames(rng, batch: int, frames: int, size: int) -> numpy.ndarray:
     return (rng.standard_normal((batch, frames, size)) * rng.choice([0.5, 1.5, 3.0], (batch, 1, 1))).astype("float32")
 
 
-def search(transducer: Table, frames: numpy.ndarray, lengths, *, engine="torch", greedy=False, scorer=None, **kwargs):
+def search(transducer: Table, frames: numpy.ndarray, lengths, *, engine="torch", kind="beam", scorer=None, **kwargs):
     """:return: n-best list of each batch entry"""
-    function = transducer_greedy_search if greedy else transducer_beam_search
+    functions = {"beam": transducer_beam_search, "greedy": transducer_greedy_search}
+    function = {**functions, "alignment": transducer_alignment_search}[kind]
     if scorer is not None:
         kwargs["scorer"] = scorer
 
@@ -109,6 +110,7 @@ def enumerate_all(
     max_labels: int = 5,
     topology: str = "rnnt",
     recombine: str = "sum",
+    max_len: int | None = None,
     extra: Callable[[tuple[int, ...]], float] | None = None,
 ) -> dict[tuple[int, ...], float]:
     """:return: labels -> score, of all alignments of frames [T, features]; extra: what a scorer adds"""
@@ -120,7 +122,7 @@ def enumerate_all(
             return
         log_probs = transducer.log_probs(frames[t], labels)
         go_on(t + 1, labels, 0, score + log_probs[transducer.blank])
-        if in_frame == max_labels:
+        if in_frame == max_labels or len(labels) == max_len:
             return
         for c in set(range(len(log_probs))) - {transducer.blank}:
             ends = topology == "monotonic"
@@ -176,3 +178,34 @@ def dict_search(
             level = {k: score for k, score in level.items() if score >= worst}
         beam = ended
     return list(best(beam).items())
+
+
+def dict_alignment_search(
+    transducer: Table, frames: numpy.ndarray, *, beam_size: int, max_len: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """the alignment-length-synchronous search of one sequence: (labels, score), best first"""
+
+    def best(scores: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+        return dict(sorted(scores.items(), key=lambda kv: -kv[1])[:beam_size])
+
+    if not len(frames):
+        return [((), 0.0)]
+    beam: dict[tuple[int, ...], float] = {(): 0.0}
+    final: dict[tuple[int, ...], float] = {}
+    for step in range(len(frames) + max_len):
+        stay, extended = {}, {}
+        for k, score in beam.items():
+            frame = step - len(k)
+            log_probs = transducer.log_probs(frames[frame], k)
+            if frame == len(frames) - 1:
+                final[k] = score + log_probs[transducer.blank]
+            else:
+                stay[k] = score + log_probs[transducer.blank]
+            if len(k) < max_len:
+                for c in set(range(len(log_probs))) - {transducer.blank}:
+                    extended[(*k, c)] = score + log_probs[c]
+        beam, final = stay, best(final)
+        for k, score in best(extended).items():
+            beam[k] = float(numpy.logaddexp(beam.get(k, nothing), score))
+        beam = best(beam)
+    return list(best(final).items())
