@@ -19,11 +19,21 @@ from returnn_common.training.averaging import read_scores
 from tests.engines import ENGINES
 from tests.engines.server import run_module
 from tests.zoo import ZOO, Entry
-from tests.zoo_kinds import AUDIO, LM, SPECTROGRAM, SPEECH, SPEECH_FROM_AUDIO, TEXT, TEXT_ALONE
+from tests.zoo_kinds import (
+    AUDIO,
+    JOINER,
+    LM,
+    PREDICTOR,
+    SPECTROGRAM,
+    SPEECH,
+    SPEECH_FROM_AUDIO,
+    TEXT,
+    TEXT_ALONE,
+)
 
 CONFIG = str(Path(__file__).with_name("zoo_config.py"))
-# What is only a part of the models' inputs is trained with them.
-TRAINED = [entry for entry in ZOO if entry.kind not in (AUDIO, SPECTROGRAM)]
+# What is only a part of models in lines of their own is trained with them.
+TRAINED = [entry for entry in ZOO if entry.kind not in (AUDIO, SPECTROGRAM, PREDICTOR, JOINER)]
 # Of each file one, and on the other engines than PyTorch the full models, which takes up to a minute each; what is left
 # out here, with other parts or options, is among the slow tests.
 _FIRST = {entry.builder.__module__: entry.name for entry in reversed(TRAINED)}

@@ -18,6 +18,7 @@ from returnn_common import nn
 from returnn_common.models.aed import make_aed_model
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.decoder.lstm_attention import make_lstm_attention_decoder
+from returnn_common.models.decoder.mini_lstm import make_internal_lm, make_mini_lstm
 from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor, make_stateless_predictor
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.decoder.transformer_espnet import make_espnet_transformer_decoder
@@ -116,6 +117,16 @@ _KEYS = ("*self_att.qkv.bias",)
 _CONFORMER = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "conv_kernel_size": 5, "subsampling_channels": 4}
 _DECODER = {"num_layers": 1, "model_dim": 8, "num_heads": 2}
 _TRANSFORMER = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
+
+
+def _internal_lm(labels: nn.Dim, dropout: float) -> nn.Module:
+    """Its decoder is not to be trained, but gets the same values on each engine, and has gradients."""
+    context = nn.FeatureDim("context", 8)
+    decoder = make_lstm_attention_decoder(context, labels, model_dim=6, embed_dim=4, att_dim=5, dropout=dropout)
+    model = make_internal_lm(decoder, context, model_dim=5, embed_dim=4)
+    for parameter in decoder.parameters():
+        parameter.trainable = True
+    return model
 
 
 def _specaugment(dropout: float) -> SpecAugment | None:
@@ -330,6 +341,18 @@ ZOO = [
         make_lstm_lm,
         LM,
         lambda labels, dropout: make_lstm_lm(labels, num_layers=1, embed_dim=4, model_dim=6, dropout=dropout),
+    ),
+    # Internal language models
+    Entry(
+        make_mini_lstm,
+        PREDICTOR,
+        lambda labels: make_mini_lstm(labels, 6, model_dim=5, embed_dim=4),
+    ),
+    Entry(
+        make_internal_lm,
+        LM,
+        _internal_lm,
+        no_gradient=("decoder.attention.*",),  # of one frame, which gets all of it
     ),
     # Parts of transducers
     Entry(

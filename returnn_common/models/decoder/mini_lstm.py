@@ -71,6 +71,8 @@ class MiniLSTM(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, lstm: LSTM, output: nn.Linear):
         super().__init__()
+        self.in_dim = embedding.in_dim
+        self.out_dim = output.out_dim
         self.embedding = embedding
         self.lstm = lstm
         self.output = output
