@@ -42,6 +42,7 @@ options = Options(
     num_layers=2,
     model_dim=96,
     predictor="stateless",  # or lstm, which learns the few transcripts by heart
+    context_size=2,  # of the stateless one; with 1, it can't tell a word from the same word twice
     joiner="additive",  # or multiplicative, gated
     topology="rnnt",  # or monotonic
     separate_blank=False,
@@ -104,7 +105,8 @@ def get_model(*, epoch: int, step: int, **_other):
         load_parameters(encoder, part_of(read_checkpoint(options.init_from).floats, "encoder."))
     vocab_dim = extern_data["classes"]["sparse_dim"]
     if options.predictor == "stateless":
-        predictor = make_stateless_predictor(vocab_dim, context_size=1, model_dim=options.model_dim, dropout=0.2)
+        sizes = {"context_size": options.context_size, "model_dim": options.model_dim}
+        predictor = make_stateless_predictor(vocab_dim, **sizes, dropout=0.2)
     elif options.predictor == "lstm":
         sizes = {"model_dim": options.model_dim, "embed_dim": options.model_dim // 2}
         predictor = make_lstm_predictor(vocab_dim, **sizes, dropout=0.5)

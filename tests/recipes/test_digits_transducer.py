@@ -21,7 +21,9 @@ def _model(name: str = "digits_transducer", *, epoch: int = 1, **options: str) -
 
 def test_options():
     model = _model()
-    assert isinstance(model.predictor, StatelessPredictor)
+    assert isinstance(model.predictor, StatelessPredictor) and model.predictor.context_size == 2
+    other = _model(context_size="1").predictor
+    assert isinstance(other, StatelessPredictor) and other.context_size == 1
     assert (model.joiner.kind, model.topology, model.separate_blank) == ("additive", "rnnt", False)
     options = {"predictor": "lstm", "joiner": "gated", "topology": "monotonic", "separate_blank": "True"}
     model = _model(**options, ctc_scale="0.7")
