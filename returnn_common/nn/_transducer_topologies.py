@@ -75,7 +75,8 @@ def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]
     s, k = range_over(steps, like), range_over(states, like)
 
     def skew(x: Tensor) -> Tensor:
-        t = rf.combine_bc(s, "-", k)
+        # With the batch: in a compiled step, JAX's gather can't add it.
+        t = rf.combine_bc(rf.combine_bc(s, "-", k), "+", sizes.num_frames * 0)
         # One more frame, which there is even if no sequence has any: what follows after the last one.
         x = pick(x, sizes.positions_dim, k)
         x, (more,) = rf.pad(x, axes=[sizes.time_dim], padding=[(0, 1)], value=NEG, handle_dynamic_dims=False)
@@ -84,7 +85,8 @@ def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]
     def unskew(x: Tensor) -> Tensor:
         u = range_over(sizes.positions_dim, like)
         t = range_over(sizes.time_dim, like)
-        return pick(pick(x, states, u), steps, rf.combine_bc(t, "+", u))
+        t = rf.combine_bc(rf.combine_bc(t, "+", u), "+", sizes.num_frames * 0)
+        return pick(pick(x, states, u), steps, t)
 
     ended = rf.compare_bc(s, ">=", sizes.num_frames + sizes.num_labels)
     blank, label = scores
