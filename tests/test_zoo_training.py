@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from returnn_common.models.aed import make_aed_model
+from returnn_common.models.transducer import make_transducer_model
 from returnn_common.models.transformer import make_transformer
 from returnn_common.recog import read_nbest
 from returnn_common.training.averaging import read_scores
@@ -46,7 +47,7 @@ def _params() -> Iterator[Any]:
         is_first = entry.name == _FIRST[entry.builder.__module__]
         if not is_first or (engine != "torch" and entry.kind not in _FULL):
             marks.append(pytest.mark.slow("a minute each, and the full models are trained anyway"))
-        elif engine == "jax" and entry.builder in (make_aed_model, make_transformer):
+        elif engine == "jax" and entry.builder in (make_aed_model, make_transformer, make_transducer_model):
             marks.append(pytest.mark.slow("JAX compiles each operation for each shape, for two minutes"))
         yield pytest.param(engine, entry, id=f"{engine}-{entry.name}", marks=marks)
 

@@ -53,7 +53,8 @@ class RunModel:
         from .. import nn
 
         nn.select_backend_torch()
-        with global_config_ctx(self.config), torch.inference_mode(), nn.set_default_device_ctx(self.device):
+        # Not inference_mode: RETURNN keeps positions in a cache, which a training later on could not use.
+        with global_config_ctx(self.config), torch.no_grad(), nn.set_default_device_ctx(self.device):
             run_ctx.init_forward_step_run_ctx(step=0)
             try:
                 yield

@@ -13,6 +13,7 @@ from functools import partial
 from returnn_common.config import Options
 from returnn_common.datasets import Librispeech, WordVocab
 from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPerturbation
+from returnn_common.datasets.joined import join_utterances
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor, make_stateless_predictor
 from returnn_common.models.encoder.conformer import make_conformer_encoder
@@ -46,6 +47,7 @@ options = Options(
     joiner="additive",  # or multiplicative, gated
     topology="rnnt",  # or monotonic
     separate_blank=False,
+    join=0.7,  # of the utterances, to new strings: else the predictor learns the few transcripts by heart
     ctc_scale=0.5,
     beam_size=4,
     init_from="",  # a checkpoint; none: from scratch
@@ -75,6 +77,8 @@ train["dataset"]["epoch_wise_filter"] = {
     (1, 2): {"max_mean_len": 60},  # in hundredths of a second
     (3, 4): {"max_mean_len": 110},
 }
+if options.join:
+    train = join_utterances(train, probability=options.join, max_labels=8, max_frames=6 * 16_000, first_epoch=5)
 train = multi_epoch(train, 2)
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 32 * 16_000}

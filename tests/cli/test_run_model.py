@@ -46,8 +46,8 @@ def test_loaded(trained):
     _assert_same(run.model, made.model)
     with run.forward():
         assert nn.get_run_ctx().stage == "forward_step" and not nn.get_run_ctx().train_flag
-        assert torch.is_inference_mode_enabled()
-    assert not torch.is_inference_mode_enabled()
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
 
 
 def test_choice_of_the_checkpoint(trained, tmp_path):

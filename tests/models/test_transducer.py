@@ -275,7 +275,8 @@ def test_parts_of_hypotheses_are_the_scores_of_a_full_search():
         assert weights.pop("length_exponent") == 0.0
         assert set(parts) == set(weights) == {*model.part_names, "lm"}
         dims = [nn.batch_dim, hyps.beam_dim]
-        total = sum(weights[k] * parts[k].copy_compatible_to_dims_raw(dims).detach().numpy() for k in parts)
+        weighted = [weights[k] * parts[k].copy_compatible_to_dims_raw(dims).detach().numpy() for k in parts]
+        total = np.sum(weighted, axis=0)
         num_compared = 0
         for i in range(3):
             for k, (score, labels) in enumerate(hyps.nbest(i)):

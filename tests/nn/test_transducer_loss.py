@@ -48,7 +48,8 @@ def _run(
         x = nn.cast(x, logits_dtype) if logits_dtype else x
         shape = {"logits": x, "targets": y, "input_spatial_dim": time, "targets_spatial_dim": labels}
         losses = {name: nn.transducer_loss(**shape, topology=name, **options) for name in topologies}
-        return {**losses, "sum": sum(losses.values())}
+        first, *others = losses.values()
+        return {**losses, "sum": sum(others, first)}
 
     inputs = {"x": Input(logits, "batch time positions vocab"), "y": Input(targets, "batch labels", sparse="vocab")}
     dims = {"time": frames, "labels": labels, "positions": [u + 1 for u in labels], "vocab": logits.shape[-1]}
