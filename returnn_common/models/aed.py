@@ -12,13 +12,13 @@ from typing import Any
 
 from .. import nn
 from ..nn.checks import check_probability
-from ..search import Alignment, CtcPrefixScorer, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
+from ..search import Alignment, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
 from .decoder.transformer import make_transformer_decoder
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .joint_search import JointSearch, check_time_sync
 from .specaugment import SpecAugment
-from .speech import check_layers, choose_front_end, encode
+from .speech import check_layers, choose_front_end, encode, last_ctc_log_probs
 
 __all__ = ["AedModel", "make_aed_model"]
 
@@ -140,9 +140,8 @@ class AedModel(nn.Module):
             raise ValueError("AedModel: expected aux_ctc_layers, for there is no CTC head")
         collected: dict[str, nn.Tensor] = {}
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
-        layer, linear = max(zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True), key=lambda head: head[0])
-        logits = nn.cast(linear(collected[str(layer - 1)]), "float32")
-        return encoded, spatial_dim, nn.log_softmax(logits, axis=self.labels_dim)
+        log_probs = last_ctc_log_probs(collected, layers=self.aux_ctc_layers, outputs=self.aux_ctc_outputs)
+        return encoded, spatial_dim, log_probs
 
     def align(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
@@ -188,7 +187,7 @@ class AedModel(nn.Module):
         :param source: see :func:`encode`
         :param beam_size: see :func:`beam_search`
         :param ctc_scale: 0 to 1, share of the CTC head that :func:`ctc_log_probs` takes
-        :param time_sync: False: hypotheses grow label by label (:func:`beam_search`, with :class:`CtcPrefixScorer`).
+        :param time_sync: False: hypotheses grow label by label (:func:`beam_search`, with CTC's prefix probabilities).
             True: frame by frame (:func:`ctc_beam_search`, with the decoder as its scorer); not on the net dict
             with a Transformer decoder
         :param lm: a scorer over the decoder's labels, with the same begin and end of sentence
@@ -205,7 +204,8 @@ class AedModel(nn.Module):
         if time_sync:
             lengths = {"length_exponent": length_exponent, "min_len": min_len, "max_len": max_len}
             check_time_sync("AedModel", ctc_scale=ctc_scale, **lengths)
-        joint, batch_dims = self._joint_search(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
+        _check_ctc_scale(ctc_scale)
+        joint, batch_dims = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(ctc_scale))
         if time_sync:
             found = joint.search_frames(beam_size=beam_size, ctc_scale=ctc_scale, lm=lm, lm_scale=lm_scale)
         else:
@@ -243,13 +243,10 @@ class AedModel(nn.Module):
             see :func:`.hypothesis_parts.score_parts`
         :raises ValueError: for an ``lm`` with fewer labels
         """
-        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        decoder = DecoderScorer(self.decoder, encoder=self.decoder.transform_encoder(encoded, axis=spatial_dim))
-        scorers: dict[str, tuple[Scorer | None, int, int]] = {"decoder": (decoder, self.bos, self.eos)}
+        joint, _ = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(self.aux_ctc_layers))
+        scorers: dict[str, tuple[Scorer | None, int, int]] = {"decoder": (joint.decoder, self.bos, self.eos)}
         if self.aux_ctc_layers:
-            log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
-            dims = {"spatial_dim": spatial_dim, "blank": self.blank_index, "vocab_dim": self.decoder.vocab_dim}
-            scorers["ctc"] = (CtcPrefixScorer(log_probs, **dims, eos=self.eos), self.bos, self.eos)
+            scorers["ctc"] = (joint.ctc_scorer(), self.bos, self.eos)
         scorers["lm"] = (lm, self.bos if bos is None else bos, self.eos if eos is None else eos)
         return score_parts(hypotheses, scorers)
 
@@ -268,8 +265,7 @@ class AedModel(nn.Module):
             it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
         :raises ValueError: for a ``ctc_scale`` out of range
         """
-        if not 0.0 <= ctc_scale <= 1.0:
-            raise ValueError(f"AedModel: ctc_scale, expected 0 to 1, got {ctc_scale}")
+        _check_ctc_scale(ctc_scale)
         exponent = float(not ctc_scale) if length_exponent is None else length_exponent
         return {"decoder": 1.0 - ctc_scale, "ctc": ctc_scale, "lm": lm_scale, "length_exponent": exponent}
 
@@ -281,17 +277,16 @@ class AedModel(nn.Module):
         :param ctc_scale: see :func:`search`
         :return: scorer over the decoder's labels for these utterances, and the encoder's time
         """
-        joint, _ = self._joint_search(source, in_spatial_dim=in_spatial_dim, ctc_scale=ctc_scale)
+        _check_ctc_scale(ctc_scale)
+        joint, _ = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(ctc_scale))
         return joint.scorer(ctc_scale=ctc_scale), joint.spatial_dim
 
     def _joint_search(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, with_ctc: bool
     ) -> tuple[JointSearch, list[nn.Dim]]:
         """:return: and the batch dims"""
-        if not 0.0 <= ctc_scale <= 1.0:
-            raise ValueError(f"AedModel: ctc_scale, expected 0 to 1, got {ctc_scale}")
         log_probs = None
-        if ctc_scale:
+        if with_ctc:
             encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
         else:
             encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
@@ -305,6 +300,11 @@ class AedModel(nn.Module):
             eos=self.eos,
         )
         return joint, encoded.remaining_dims([spatial_dim, self.encoder.out_dim])
+
+
+def _check_ctc_scale(ctc_scale: float):
+    if not 0.0 <= ctc_scale <= 1.0:
+        raise ValueError(f"AedModel: ctc_scale, expected 0 to 1, got {ctc_scale}")
 
 
 def make_aed_model(

@@ -47,15 +47,18 @@ class JointSearch:
         """
         if not ctc_scale:
             return self.decoder
+        return combine([(self.decoder, 1.0 - ctc_scale), (self.ctc_scorer(), ctc_scale)])
+
+    def ctc_scorer(self) -> CtcPrefixScorer:
+        """:return: CTC alone, over the decoder's vocabulary"""
         assert self.log_probs is not None
-        ctc = CtcPrefixScorer(
+        return CtcPrefixScorer(
             self.log_probs,
             spatial_dim=self.spatial_dim,
             blank=self.blank,
             eos=self.eos,
             vocab_dim=self.decoder.vocab_dim,
         )
-        return combine([(self.decoder, 1.0 - ctc_scale), (ctc, ctc_scale)])
 
     def search_frames(self, *, beam_size: int, ctc_scale: float, lm: Scorer | None, lm_scale: float) -> Hypotheses:
         """

@@ -4,14 +4,14 @@ What the models of speech share: from raw audio or features through the encoder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .. import nn
 from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
 
-__all__ = ["check_layers", "encode", "choose_front_end"]
+__all__ = ["check_layers", "choose_front_end", "encode", "last_ctc_log_probs"]
 
 
 def choose_front_end(
@@ -72,3 +72,17 @@ def encode(
     if specaugment is not None:
         source = specaugment(source, spatial_dim=in_spatial_dim, feature_dim=encoder.in_dim)
     return encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
+
+
+def last_ctc_log_probs(
+    collected_outputs: dict[str, nn.Tensor], *, layers: Sequence[int], outputs: Iterable[nn.Linear]
+) -> nn.Tensor:
+    """
+    :param collected_outputs: of the encoder, see :func:`encode`
+    :param layers: with a CTC head (1 is the first)
+    :param outputs: of these heads
+    :return: log probabilities of the head on the last of these layers, ``{batch, time', labels + blank}``
+    """
+    layer, linear = max(zip(layers, outputs, strict=True), key=lambda head: head[0])
+    logits = nn.cast(linear(collected_outputs[str(layer - 1)]), "float32")
+    return nn.log_softmax(logits, axis=linear.out_dim)

@@ -24,7 +24,7 @@ from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor, make_
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
-from .speech import check_layers, choose_front_end, encode
+from .speech import check_layers, choose_front_end, encode, last_ctc_log_probs
 
 __all__ = ["TransducerModel", "make_transducer_model"]
 
@@ -172,9 +172,8 @@ class TransducerModel(nn.Module):
             raise ValueError("TransducerModel: expected aux_ctc_layers, for there is no CTC head")
         collected: dict[str, nn.Tensor] = {}
         _, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
-        layer, linear = max(zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True), key=lambda head: head[0])
-        logits = nn.cast(linear(collected[str(layer - 1)]), "float32")
-        return nn.log_softmax(logits, axis=self.labels_dim), spatial_dim
+        log_probs = last_ctc_log_probs(collected, layers=self.aux_ctc_layers, outputs=self.aux_ctc_outputs)
+        return log_probs, spatial_dim
 
     def align(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
