@@ -18,6 +18,7 @@ is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,7 @@ import numpy
 from .. import nn
 from ._common import IMPOSSIBLE
 
-__all__ = ["Automaton", "AutomatonState"]
+__all__ = ["Automaton", "AutomatonScorer", "AutomatonState"]
 
 AutomatonState = dict[str, nn.Tensor]
 MAX_EXACT = 2**24
@@ -244,3 +245,41 @@ class Automaton:
         :param position: any shape, float32
         """
         return nn.gather(table, indices=nn.set_sparse_dim(nn.cast(position, "int32"), dim), axis=dim)
+
+
+class AutomatonScorer:
+    """
+    What the scorers that are automata have in common: see :class:`.scorers.Scorer`.
+
+    :param automaton: over the labels
+    """
+
+    def __init__(self, automaton: Automaton):
+        assert automaton.label_dim is not None
+        self.vocab_dim = automaton.label_dim
+        self._automaton = automaton
+
+    @property
+    def num_states(self) -> int:
+        """histories that differ in what may follow, or in its scores"""
+        return self._automaton.num_states
+
+    @property
+    def tensors_only(self) -> bool:
+        """see :class:`Scorer`"""
+        return self._automaton.is_dense
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
+        """
+        :param batch_dims: B
+        :return: "state" {B}
+        """
+        return self._automaton.initial_state(batch_dims)
+
+    def score(self, prev_labels: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
+        """
+        :param prev_labels: {B}
+        :param state: before them
+        :return: scores {B, V}, -inf where impossible; new state
+        """
+        return self._automaton.step(prev_labels, state)

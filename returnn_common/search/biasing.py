@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy
 
 from .. import nn
-from ._automaton import Automaton, AutomatonState
+from ._automaton import Automaton, AutomatonScorer
 from ._common import check_index, size_of
 
 __all__ = ["PhraseBias"]
 
 
-class PhraseBias:
+class PhraseBias(AutomatonScorer):
     """
     Contextual biasing (Zhao et al. 2019, https://doi.org/10.21437/Interspeech.2019-1209): `bonus` for each occurrence
     of a phrase, whatever is around it. Add it to other scorers::
@@ -59,7 +59,6 @@ class PhraseBias:
         check_index("PhraseBias", "eos", eos, vocab_dim)
         if not math.isfinite(bonus):
             raise ValueError(f"PhraseBias: bonus, expected a finite number, got {bonus!r}")
-        self.vocab_dim = vocab_dim
         self.can_exceed_zero = bonus > 0
         phrases = [[int(x) if isinstance(x, numpy.integer) else x for x in phrase] for phrase in phrases]
         for i, phrase in enumerate(phrases):
@@ -70,27 +69,7 @@ class PhraseBias:
                 if label == eos:
                     raise ValueError(f"PhraseBias: phrase {i} ({phrase!r}), expected it without end of sentence {eos}")
         nodes = _make_nodes(phrases, float(bonus))
-        self._automaton = _make_automaton(nodes, vocab_dim, dense_limit=dense_limit)
-
-    @property
-    def tensors_only(self) -> bool:
-        """see :class:`Scorer`"""
-        return self._automaton.is_dense
-
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
-        """
-        :param batch_dims: B
-        :return: "state" {B}
-        """
-        return self._automaton.initial_state(batch_dims)
-
-    def score(self, prev_labels: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
-        """
-        :param prev_labels: {B}
-        :param state: before them
-        :return: what each label changes {B, V}, not normalised; new state
-        """
-        return self._automaton.step(prev_labels, state)
+        super().__init__(_make_automaton(nodes, vocab_dim, dense_limit=dense_limit))
 
 
 @dataclass

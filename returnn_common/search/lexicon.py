@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 
 from .. import nn
-from ._automaton import Automaton, AutomatonState
-from ._common import NEG, check_index
+from ._automaton import Automaton, AutomatonScorer
+from ._common import NEG, check_index, size_of
 
 __all__ = ["LexiconScorer", "spell_words"]
 
@@ -21,7 +21,7 @@ _NEG = float(numpy.float32(NEG))  # so that minus it gives 0, also where it was 
 _Trie = list[dict[int, int]]  # for each node: label -> node
 
 
-class LexiconScorer:
+class LexiconScorer(AutomatonScorer):
     """
     Rules out all label sequences but those of words of a list: each label that goes on with a word, or begins the next
     one where one can end, has the log prob 0, all others have -inf. End of sentence is possible only where a word ends,
@@ -58,48 +58,23 @@ class LexiconScorer:
         dense_limit: int = 2**22,
     ):
         name = "LexiconScorer"
-        self.vocab_dim = vocab_dim
         for what, label in (("eos", eos), ("separator", separator)):
             if label is not None:
                 check_index(name, what, label, vocab_dim)
         if separator is not None and separator == eos:
             raise ValueError(f"{name}: separator, expected another label than eos, got {separator}")
         trie, ends = _make_trie(spellings, vocab_dim, forbidden={"eos": eos, "separator": separator})
-        self._automaton = _make_automaton(
-            trie,
-            ends,
-            num_labels=vocab_dim.dimension or 0,
-            eos=eos,
-            separator=separator,
-            allow_empty=allow_empty,
-            dense_limit=dense_limit,
+        super().__init__(
+            _make_automaton(
+                trie,
+                ends,
+                vocab_dim=vocab_dim,
+                eos=eos,
+                separator=separator,
+                allow_empty=allow_empty,
+                dense_limit=dense_limit,
+            )
         )
-
-    @property
-    def num_states(self) -> int:
-        """begins of words that differ in how they can go on"""
-        return self._automaton.num_states
-
-    @property
-    def tensors_only(self) -> bool:
-        """see :class:`Scorer`"""
-        return self._automaton.is_dense
-
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
-        """
-        :param batch_dims: B
-        :return: "state" {B}
-        """
-        return self._automaton.initial_state(batch_dims)
-
-    def score(self, prev_labels: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
-        """
-        :param prev_labels: {B}
-        :param state: before them
-        :return: log_probs {B, V}, 0 or -inf; new state
-        """
-        scores, state = self._automaton.step(nn.cast(prev_labels, "float32"), state)
-        return nn.replace_dim(scores, in_dim=self._automaton.word_dim, out_dim=self.vocab_dim)[0], state
 
 
 def spell_words(words: Iterable[str], encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
@@ -161,7 +136,7 @@ def _make_automaton(
     trie: _Trie,
     ends: set[int],
     *,
-    num_labels: int,
+    vocab_dim: nn.Dim,
     eos: int | None,
     separator: int | None,
     allow_empty: bool,
@@ -209,8 +184,8 @@ def _make_automaton(
     return Automaton(
         chain=numpy.stack([index, numpy.where(inherits, 1, 0)], axis=1),
         total=numpy.zeros(len(states)),
-        default_score=numpy.full(num_labels, _NEG),
-        default_next=numpy.zeros(num_labels),
+        default_score=numpy.full(size_of(vocab_dim), _NEG),
+        default_next=numpy.zeros(size_of(vocab_dim)),
         arc_start=numpy.cumsum(counts) - counts,
         arc_count=counts,
         arc_word=flat[:, 0].astype("int64"),
@@ -218,4 +193,5 @@ def _make_automaton(
         arc_next=flat[:, 2].astype("int64"),
         start=2,
         dense_limit=dense_limit,
+        label_dim=vocab_dim,
     )

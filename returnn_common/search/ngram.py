@@ -12,14 +12,14 @@ from typing import Any
 import numpy
 
 from .. import nn
-from ._automaton import MAX_EXACT, Automaton, AutomatonState
+from ._automaton import MAX_EXACT, Automaton, AutomatonScorer
 from ._common import NEG, check_index
 from .arpa import NgramModel
 
 __all__ = ["NgramScorer"]
 
 
-class NgramScorer:
+class NgramScorer(AutomatonScorer):
     """
     A back-off model (Katz 1987; all kinds of smoothing come in this form), e.g. for shallow fusion::
 
@@ -53,38 +53,12 @@ class NgramScorer:
         missing: str = "unk",
         dense_limit: int = 2**22,
     ):
-        self.vocab_dim = vocab_dim
         words = _words_of_labels(model, vocab_dim, labels, eos=eos, missing=missing)
         used = list(dict.fromkeys(words))
-        self._automaton = _make_automaton(model, used, vocab_dim, dense_limit=dense_limit)
+        super().__init__(_make_automaton(model, used, vocab_dim, dense_limit=dense_limit))
         if used != words:  # several labels are the same word
             index = {word: i for i, word in enumerate(used)}
             self._automaton.word_of_label = numpy.array([index[word] for word in words])
-
-    @property
-    def num_states(self) -> int:
-        """contexts that make a difference"""
-        return self._automaton.num_states
-
-    @property
-    def tensors_only(self) -> bool:
-        """see :class:`Scorer`"""
-        return self._automaton.is_dense
-
-    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> AutomatonState:
-        """
-        :param batch_dims: B
-        :return: "state" {B}
-        """
-        return self._automaton.initial_state(batch_dims)
-
-    def score(self, prev_labels: nn.Tensor, state: AutomatonState) -> tuple[nn.Tensor, AutomatonState]:
-        """
-        :param prev_labels: {B}
-        :param state: before them
-        :return: log_probs {B, V}, new state
-        """
-        return self._automaton.step(prev_labels, state)
 
 
 def _words_of_labels(
