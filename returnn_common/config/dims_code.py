@@ -1,0 +1,224 @@
+"""
+Dims as Python source: names from their descriptions, derived dims as expressions of others.
+
+    time_dim = Dim(None, name="time", kind=Dim.Types.Spatial)
+    time_ceildiv_2_dim = time_dim.ceildiv_right(2)
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from returnn.tensor import Dim, Tensor, batch_dim, single_step_dim
+from returnn.tensor.marked_dim import MarkedDim
+
+__all__ = ["DimsCode"]
+
+_TENSOR = "from returnn.tensor import"
+_MARKED = "from returnn.tensor.marked_dim import"
+_MAX_NAME = 30  # beyond, a derived dim gets the name of what it is derived from, and a number
+
+# kind of a dim's op -> (format of the expression, of the name)
+_OPS = {
+    "add": ("{} + {}", "plus"),
+    "sub": ("{} - {}", "minus"),
+    "mul": ("{} * {}", "times"),
+    "floordiv": ("{} // {}", "div"),
+    "truediv": ("{} / {}", "div"),
+    "truediv_left": ("{}.div_left({})", "div"),
+    "ceildiv": ("{}.ceildiv_right({})", "ceildiv"),
+    "ceildiv_left": ("{}.ceildiv_left({})", "ceildiv"),
+}
+
+
+class DimsCode:
+    """
+    Collects dims and writes the code that makes them, in the order in which they were asked for::
+
+        dims = DimsCode()
+        dims.ref(time_dim)      # "time_dim"
+        dims.ref(2 * out_dim)   # "out_times_2_dim"
+        print("".join(line + "\\n" for line in [*dims.imports, "", *dims.lines]))
+
+    Dims that RETURNN takes for the same (``same_as``) get one name. Each line is evaluated at once, to be sure that it
+    makes a dim that is derived in the same way; where an expression would not, the operation is written out.
+
+    :param reserved: names which no dim may get
+    :param sizes: whether the dims on which the lengths of a dynamic dim depend are written as well, where that is not
+        the batch dim alone
+    """
+
+    def __init__(self, *, reserved: Iterable[str] = (), sizes: bool = True):
+        self.lines: list[str] = []
+        self._sizes = sizes
+        self._reserved = {*reserved, "batch_dim", "single_step_dim"}
+        self._names: dict[Dim, str] = {}
+        self._numbered: set[Dim] = set()
+        self._imports: set[tuple[str, str]] = set()
+        self._made: dict[str, Any] = {"Dim": Dim, "Tensor": Tensor, "batch_dim": batch_dim}  # what the lines make
+
+    @property
+    def imports(self) -> list[str]:
+        """Lines that the code, and what refers to its dims, needs."""
+        modules = sorted({module for module, _ in self._imports})
+        return [f"{m} {', '.join(sorted(name for module, name in self._imports if module == m))}" for m in modules]
+
+    @property
+    def names(self) -> dict[str, Dim]:
+        """name -> dim, as it was given"""
+        return {name: dim for dim, name in self._names.items()}
+
+    def ref(self, dim: Dim | MarkedDim) -> str:
+        """
+        :param dim: also marked ones such as ``ImplicitDynSizeDim(dim)``, and those with a match priority
+        :return: code that refers to it: usually a name, which is defined by :attr:`lines`
+        :raises TypeError: if it is something else
+        :raises ValueError: if it is special (stands for other dims), or has a vocabulary that can't be written
+        """
+        if isinstance(dim, MarkedDim):
+            self._imports.add((_MARKED, type(dim).__name__))
+            return f"{type(dim).__name__}({self.ref(dim.tag)})"
+        if not isinstance(dim, Dim):
+            raise TypeError(f"expected a Dim, got {type(dim).__name__} {dim!r}")
+        if dim.is_batch_dim():
+            self._imports.add((_TENSOR, "batch_dim"))
+            return "batch_dim"
+        if dim == single_step_dim:
+            self._imports.add((_TENSOR, "single_step_dim"))
+            return "single_step_dim"
+        if dim.special:
+            raise ValueError(f"{dim} only stands for other dims: no code can be written for it")
+        if dim.match_priority:
+            return f"{self.ref(dim.copy(match_priority=0))}.copy(match_priority={dim.match_priority})"
+        if dim not in self._names:
+            self._add(dim)
+        return self._names[dim]
+
+    def _add(self, dim: Dim):
+        base = dim.get_same_base()
+        operation = dim.derived_from_op or base.derived_from_op
+        if operation is None or operation.kind == "constant":
+            name, code = self._unique_name(_clean(base.name)), self._root(dim, base)
+        else:
+            name, code = self._derived(dim, operation)
+        self._names[dim] = name
+        self.lines.append(f"{name} = {code}")
+        self._made[name] = eval(code, self._made)  # noqa: S307 of what is written above
+
+    def _root(self, dim: Dim, base: Dim) -> str:
+        """:return: constructor of a dim that is not derived by an operation"""
+        self._imports.add((_TENSOR, "Dim"))
+        size: Any = base.dimension
+        lengths = base.dyn_size_ext if base.dyn_size_ext is not None else dim.dyn_size_ext
+        if size is None and self._sizes and lengths is not None and list(lengths.dims) != [batch_dim]:
+            self._imports.add((_TENSOR, "Tensor"))
+            over = ", ".join(self.ref(d) for d in lengths.dims)
+            size = f'Tensor({_quote(lengths.name)}, dims=[{over}], dtype="{lengths.dtype}")'
+        options = {"name": _quote(base.name) if base.name else None}
+        options["kind"] = f"Dim.Types.{base.kind.name.capitalize()}" if base.kind else None
+        options["capacity"] = str(base.capacity) if base.capacity not in (None, base.dimension) else None
+        extra = base._extra
+        options["auto_generated"] = "True" if extra and extra.auto_generated else None
+        if extra and extra.vocab:
+            raise ValueError(f"{dim} has a vocabulary: no code can be written for it")
+        if extra and extra.derived_from_tag and not extra.derived_from_op:
+            options["derived_from_tag"] = self.ref(extra.derived_from_tag)
+        return f"Dim({', '.join([str(size), *(f'{key}={value}' for key, value in options.items() if value)])})"
+
+    def _derived(self, dim: Dim, operation: Any) -> tuple[str, str]:
+        """:return: name and code of a dim that is derived from others"""
+        inputs = [self._operand(x) for x in operation.inputs]
+        expression, word = _OPS[operation.kind]
+        code = inputs[0]
+        for x in inputs[1:]:
+            code = expression.format(code, x)
+        name = self._unique_name(self._derived_name(dim, operation, word))
+        try:
+            made = eval(code, self._made)  # noqa: S307 of what is written above
+        except Exception:
+            made = None
+        if not self._is_made_by(made, operation, inputs):
+            code = self._explicit(dim, operation, inputs)
+        return name, code
+
+    def _operand(self, dim: Dim) -> str:
+        if dim.is_constant_static_dim():
+            return f"({dim.dimension})" if (dim.dimension or 0) < 0 else str(dim.dimension)
+        return self.ref(dim)
+
+    def _is_made_by(self, made: Any, operation: Any, inputs: list[str]) -> bool:
+        """:return: whether it's a dim of its own, which the operation makes of those inputs"""
+        if not isinstance(made, Dim) or any(made is other for other in self._made.values()):
+            return False
+        found = made.derived_from_op
+        if found is None or found.kind != operation.kind or len(found.inputs) != len(inputs):
+            return False
+        for x, code in zip(found.inputs, inputs, strict=True):
+            expected = eval(code, self._made)  # noqa: S307
+            if (x.dimension if isinstance(expected, int) else x) != expected:
+                return False
+        return True
+
+    def _explicit(self, dim: Dim, operation: Any, inputs: list[str]) -> str:
+        from returnn.tensor._dim_extra import Op, _make_constant_static_dim
+
+        constants = [
+            f"constant_dim({code})" if x.is_constant_static_dim() else code
+            for x, code in zip(operation.inputs, inputs, strict=True)
+        ]
+        self._imports.add(("from returnn.tensor._dim_extra import", "Op"))
+        self._made["Op"] = Op
+        if constants != inputs:
+            self._imports.add(("from returnn.tensor._dim_extra import", "_make_constant_static_dim as constant_dim"))
+            self._made["constant_dim"] = _make_constant_static_dim
+        kind = f", kind=Dim.Types.{dim.kind.name.capitalize()}" if dim.kind else ""
+        self._imports.add((_TENSOR, "Dim"))
+        op = f'Op("{operation.kind}", [{", ".join(constants)}])'
+        return f"Dim({dim.dimension}, name={_quote(dim.name or '')}{kind}, derived_from_op={op})"
+
+    def _derived_name(self, dim: Dim, operation: Any, word: str) -> str:
+        """:return: without its ending "_dim": what a person has called it, or else after the operation"""
+        if dim.name and not re.search(r"[-+*/⌈ ()]", dim.name):
+            return _clean(dim.name)
+        parts = []
+        for x in operation.inputs:
+            if x.is_constant_static_dim():
+                parts.append(str(x.dimension).replace("-", "minus_"))
+            else:
+                parts.append(self.ref(x).removesuffix("_dim"))
+        if operation.kind in ("add", "mul"):  # time + 1 is named like 1 + time
+            parts.sort(key=lambda part: part[:1].isdigit() or part.startswith("minus_"))
+        if operation.kind == "add" and parts[-1].startswith("minus_"):
+            word, parts[-1] = "minus", parts[-1].removeprefix("minus_")
+        name = f"_{word}_".join(parts)
+        if len(name) <= _MAX_NAME and self._numbered.isdisjoint(operation.inputs):
+            return name
+        self._numbered.add(dim)
+        source = dim.derived_from_tag
+        while source is not None and source.derived_from_tag is not None:
+            source = source.derived_from_tag
+        return _clean(source.name if source is not None else None)
+
+    def _unique_name(self, name: str) -> str:
+        candidate, number = f"{name}_dim", 1
+        while candidate in self._reserved or keyword.iskeyword(candidate):
+            number += 1
+            candidate = f"{name}_{number}_dim"
+        self._reserved.add(candidate)
+        return candidate
+
+
+def _clean(name: str | None) -> str:
+    """:return: part of a Python name"""
+    name = re.sub(r"\W+", "_", name or "", flags=re.ASCII).strip("_").lower()
+    name = re.sub(r"(^|_)dim$", "", name) or "unnamed"
+    return f"d{name}" if name[0].isdigit() else name
+
+
+def _quote(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False) if '"' not in text and "\\" not in text else repr(text)
