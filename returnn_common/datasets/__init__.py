@@ -8,10 +8,21 @@ from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
 from .librispeech import Librispeech
 from .synthetic import SequenceTask
 from .text import TextCorpus
-from .vocab import BpeVocab, CharacterVocab, SentencePieceVocab, WordVocab, check_transcripts
+from .vocab import (
+    VOCAB_NAMES,
+    BpeVocab,
+    ByteVocab,
+    CharacterVocab,
+    SentencePieceVocab,
+    WordVocab,
+    check_transcripts,
+    make_vocab,
+)
 
 __all__ = [
+    "VOCAB_NAMES",
     "BpeVocab",
+    "ByteVocab",
     "CharacterVocab",
     "DatasetConfig",
     "DatasetConfigStatic",
@@ -22,4 +33,5 @@ __all__ = [
     "VocabConfig",
     "WordVocab",
     "check_transcripts",
+    "make_vocab",
 ]

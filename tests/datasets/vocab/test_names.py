@@ -1,0 +1,58 @@
+"""Tests of the vocabularies that have names: on official transcripts, and against RETURNN's own classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from returnn.datasets.util.vocabulary import Vocabulary
+
+from returnn_common.datasets import VOCAB_NAMES, make_vocab
+
+BUNDLED = ["chars", "bytes", "spm1k", "spm5k", "bpe1k"]
+TRANSCRIPTS = ["dev-clean-2", "test-clean", "train-clean-5"]
+
+
+def read_transcripts(shared_data: Path, name: str) -> list[str]:
+    lines = (shared_data / "text" / f"librispeech-{name}.txt").read_text("utf8").splitlines()
+    return [line.partition(" ")[2] for line in lines]
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_official_transcripts(name, shared_data):
+    vocab = make_vocab(name)
+    theirs = Vocabulary.create_vocab(**vocab.get_opts())
+    assert theirs.num_labels == vocab.get_num_classes()
+    texts = [text for split in TRANSCRIPTS for text in read_transcripts(shared_data, split)]
+    assert len(texts) == 1089 + 2611 + 1519
+    unknown = theirs.unknown_label_id
+    for text in texts:
+        ids = vocab.encode(text)
+        assert vocab.decode(ids) == text
+        assert ids == list(theirs.get_seq(text))
+        assert unknown not in ids
+
+
+@pytest.mark.parametrize(
+    "name, num_classes, bos, eos",
+    [
+        ("chars", 28, None, None),
+        ("bytes", 256, None, None),
+        ("spm1k", 1000, 1, 2),
+        ("spm5k", 5000, 1, 2),
+        ("bpe1k", 1057, 1, 2),
+    ],
+)
+def test_sizes(name, num_classes, bos, eos):
+    vocab = make_vocab(name)
+    assert (vocab.get_num_classes(), vocab.get_bos_idx(), vocab.get_eos_idx()) == (num_classes, bos, eos)
+    assert name in VOCAB_NAMES
+
+
+def test_characters_are_the_default_ones():
+    assert make_vocab("chars").encode("AZ' ") == [0, 25, 26, 27]
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"make_vocab: expected one of chars, bytes, .*, got 'spm2k'"):
+        make_vocab("spm2k")
