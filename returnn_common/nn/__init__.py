@@ -9,7 +9,8 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
 - :class:`Loss`, what a model's ``losses`` returns
 - :func:`ctc_losses` of several heads, :func:`decoder_losses`, :func:`smoothed_cross_entropy`
 - :func:`transducer_loss` and :func:`transducer_losses` with :class:`TransducerTargets`,
-  :func:`joint_transducer_loss`, :func:`pruned_transducer_loss`
+  :func:`joint_transducer_loss`, :func:`pruned_transducer_loss`; :func:`joint_transducer_scores` and
+  :func:`transducer_occupancies`, from which alignments are made
 - :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
   :func:`make_conv_subsampling`
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
@@ -57,7 +58,10 @@ from .stochastic_depth import StochasticDepth as StochasticDepth
 from .stochastic_depth import linear_drop_probs as linear_drop_probs
 from .stochastic_depth import stochastic_depth as stochastic_depth
 from .subsampling import make_conv_subsampling as make_conv_subsampling
+from .transducer_alignment import TransducerOccupancies as TransducerOccupancies
+from .transducer_alignment import transducer_occupancies as transducer_occupancies
 from .transducer_joint import joint_transducer_loss as joint_transducer_loss
+from .transducer_joint import joint_transducer_scores as joint_transducer_scores
 from .transducer_loss import TransducerLoss as TransducerLoss
 from .transducer_loss import TransducerTargets as TransducerTargets
 from .transducer_loss import transducer_loss as transducer_loss

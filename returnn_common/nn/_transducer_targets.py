@@ -12,7 +12,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from ._lattice import NEG
-from ._transducer_topologies import TOPOLOGIES, FullSum, Sizes, full_sum, plain, range_over
+from ._transducer_topologies import TOPOLOGIES, Sizes, TransducerOccupancies, occupancies_of, plain, range_over
 from .loss import Loss
 
 __all__ = ["TransducerLoss", "TransducerTargets", "find_positions_dim", "loss_of_scores"]
@@ -137,7 +137,7 @@ class TransducerLoss:
 
 def loss_of_scores(
     scores: Sequence[Tensor], targets: TransducerTargets, positions_dim: Dim
-) -> tuple[TransducerLoss, FullSum]:
+) -> tuple[TransducerLoss, TransducerOccupancies]:
     """
     :param scores: log probabilities ``{batch, time, positions}``, minus infinity allowed
     :param targets:
@@ -146,7 +146,7 @@ def loss_of_scores(
     """
     scores = [rf.maximum(x, NEG) for x in scores]
     sizes = targets.sizes(positions_dim)
-    result = full_sum(scores, sizes, targets.topology)
+    result = occupancies_of(scores, sizes, targets.topology)
     value = rf.where(result.possible, -result.log_prob, 0.0)
     label_factor = 1.0 + targets.fast_emission
     for x, occupancy, factor in zip(scores, result.occupancies, [1.0, label_factor, label_factor], strict=False):

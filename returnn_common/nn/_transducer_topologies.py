@@ -16,8 +16,21 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from ._lattice import NEG, LatticeSum, sum_over_paths
+from ._lattice_best import best_path
 
-__all__ = ["TOPOLOGIES", "FullSum", "Sizes", "full_sum", "pick", "plain", "range_over", "size_of", "without_lengths"]
+__all__ = [
+    "TOPOLOGIES",
+    "Sizes",
+    "TransducerOccupancies",
+    "occupancies_of",
+    "pick",
+    "plain",
+    "range_over",
+    "size_of",
+    "without_lengths",
+]
+
+Solve = Callable[..., LatticeSum]
 
 
 @dataclass(frozen=True)
@@ -46,11 +59,14 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class FullSum:
+class TransducerOccupancies:
     """
-    :param log_prob: of the labels, natural log, without gradient ``{batch}``
+    How often the alignments of the labels have what the scores are for. All without gradient.
+
+    :param log_prob: of all alignments, or of the best one, natural log ``{batch}``
     :param possible: whether there is an alignment ``{batch}``
-    :param occupancies: the gradient of the log probability with respect to the scores
+    :param occupancies: of each of the scores ``{batch, time, positions}``: the share of the alignments' probability
+        that has it, which is the gradient of the log probability; for the best alignment 1 or 0. Without an alignment 0
     """
 
     log_prob: Tensor
@@ -58,16 +74,23 @@ class FullSum:
     occupancies: list[Tensor]
 
 
-def full_sum(scores: Sequence[Tensor], sizes: Sizes, topology: str) -> FullSum:
-    """:param scores: log probabilities, finite everywhere"""
+def occupancies_of(
+    scores: Sequence[Tensor], sizes: Sizes, topology: str, *, best: bool = False
+) -> TransducerOccupancies:
+    """
+    :param scores: log probabilities, finite everywhere
+    :param sizes:
+    :param topology:
+    :param best: of the best alignment, not of all
+    """
     valid = sizes.valid()[: len(scores)]
     masked = [rf.where(mask, rf.stop_gradient(x), NEG) for x, mask in zip(scores, valid, strict=True)]
-    result, occupancies = TOPOLOGIES[topology](masked, sizes)
+    result, occupancies = TOPOLOGIES[topology](masked, sizes, best_path if best else sum_over_paths)
     occupancies = [rf.where(mask, x, 0.0) for x, mask in zip(occupancies, valid, strict=True)]
-    return FullSum(log_prob=result.log_prob, possible=result.possible, occupancies=occupancies)
+    return TransducerOccupancies(log_prob=result.log_prob, possible=result.possible, occupancies=occupancies)
 
 
-def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
+def _rnnt(scores: list[Tensor], sizes: Sizes, solve: Solve) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the diagonal t + u = s, state k is u. Blank keeps u, a label keeps t."""
     time, states = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
     steps = Dim(size_of(time) + (size_of(states) - 1), name="steps")
@@ -93,13 +116,13 @@ def _rnnt(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]
     stay = rf.where(ended, 0.0, skew(blank))
     move = rf.shift_right(skew(label), axis=states, pad_value=NEG)
     final = rf.compare_bc(k, "==", sizes.num_labels)
-    result = sum_over_paths([stay, move], final=final, steps_dim=steps, states_dim=states)
+    result = solve([stay, move], final=final, steps_dim=steps, states_dim=states)
     stayed, moved = result.occupancies
     label = rf.shift_left(moved, axis=states, pad_value=0.0)
     return result, [unskew(stayed), unskew(label)]
 
 
-def _monotonic(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
+def _monotonic(scores: list[Tensor], sizes: Sizes, solve: Solve) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the frame, state k is u. Both blank and a label take a frame."""
     steps, states = without_lengths(sizes.time_dim), without_lengths(sizes.positions_dim)
     like = scores[0]
@@ -108,7 +131,7 @@ def _monotonic(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Ten
     stay = rf.where(rf.compare_bc(s, ">=", sizes.num_frames), 0.0, blank)
     move = rf.shift_right(label, axis=states, pad_value=NEG)
     final = rf.compare_bc(k, "==", sizes.num_labels)
-    result = sum_over_paths([stay, move], final=final, steps_dim=steps, states_dim=states)
+    result = solve([stay, move], final=final, steps_dim=steps, states_dim=states)
     stayed, moved = result.occupancies
     moved = rf.shift_left(moved, axis=states, pad_value=0.0)
     t = range_over(sizes.time_dim, like)
@@ -116,7 +139,7 @@ def _monotonic(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Ten
     return result, [pick(pick(x, steps, t), states, u) for x in (stayed, moved)]
 
 
-def _ctc(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
+def _ctc(scores: list[Tensor], sizes: Sizes, solve: Solve) -> tuple[LatticeSum, list[Tensor]]:
     """Step s is the frame; state 2u is "after label u, and then blank", 2u - 1 is "in label u"."""
     assert sizes.is_repeated is not None
     blank, label, repeat = scores
@@ -136,7 +159,7 @@ def _ctc(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     jump = rf.where(rf.combine_bc(in_label, "logical_and", other), spread(label, before), NEG)
     last = 2 * sizes.num_labels
     final = rf.combine_bc(rf.compare_bc(k, "==", last), "logical_or", rf.compare_bc(k, "==", last - 1))
-    result = sum_over_paths([stay, move, jump], final=final, steps_dim=steps, states_dim=states)
+    result = solve([stay, move, jump], final=final, steps_dim=steps, states_dim=states)
     stayed, moved, jumped = result.occupancies
     t = range_over(sizes.time_dim, like)
     u = range_over(sizes.positions_dim, like)
@@ -147,7 +170,7 @@ def _ctc(scores: list[Tensor], sizes: Sizes) -> tuple[LatticeSum, list[Tensor]]:
     return result, [collect(stayed + moved, 2 * u), collect(moved + jumped, 2 * u + 1), collect(stayed, 2 * u - 1)]
 
 
-TOPOLOGIES: dict[str, Callable[[list[Tensor], Sizes], tuple[LatticeSum, list[Tensor]]]] = {
+TOPOLOGIES: dict[str, Callable[[list[Tensor], Sizes, Solve], tuple[LatticeSum, list[Tensor]]]] = {
     "rnnt": _rnnt,
     "monotonic": _monotonic,
     "ctc": _ctc,

@@ -14,7 +14,7 @@ from ._transducer_targets import TransducerLoss, TransducerTargets, find_positio
 from ._transducer_topologies import range_over
 from .checks import check_at_least
 
-__all__ = ["Joint", "joint_transducer_loss"]
+__all__ = ["Joint", "joint_transducer_loss", "joint_transducer_scores"]
 
 Joint = Callable[[Tensor, Tensor], Tensor]
 """``(encoder {batch, time, ...}, predictor {batch, positions, ...}) -> logits {batch, time, positions, vocab}``"""
@@ -38,6 +38,22 @@ def joint_transducer_loss(
     :return: see :class:`TransducerLoss`
     :raises ValueError: if a dim is missing or has other lengths, or frames_per_block is below 1
     """
+    scores, positions_dim = joint_transducer_scores(
+        joint, encoder=encoder, predictor=predictor, targets=targets, frames_per_block=frames_per_block
+    )
+    return loss_of_scores(scores, targets, positions_dim)[0]
+
+
+def joint_transducer_scores(
+    joint: Joint, *, encoder: Tensor, predictor: Tensor, targets: TransducerTargets, frames_per_block: int = 16
+) -> tuple[list[Tensor], Dim]:
+    """
+    What the loss and the alignments need of the logits, see :func:`joint_transducer_loss`, also for the arguments.
+
+    :return: log probabilities ``{batch, time, positions}`` of what may follow in frame t after u labels: blank, the
+        next label, and with the topology "ctc" the last label once more; and the dim positions. 0 in the padding
+    :raises ValueError: see there
+    """
     check_at_least("transducer", 1, frames_per_block=frames_per_block)
     check_encoder("encoder", encoder, targets)
     positions_dim, _ = find_positions_dim("predictor", predictor, targets, time_dim=None)
@@ -55,7 +71,7 @@ def joint_transducer_loss(
         scores = _by_block_torch(score, encoder, predictor, mask, targets.input_spatial_dim, frames_per_block)
     else:
         scores = score(encoder, predictor, mask, targets.input_spatial_dim)
-    return loss_of_scores(scores, targets, positions_dim)[0]
+    return scores, positions_dim
 
 
 def check_encoder(what: str, encoder: Tensor, targets: TransducerTargets):

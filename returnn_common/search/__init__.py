@@ -18,12 +18,14 @@ from .ngram import NgramScorer
 from .rescoring import rescore, score_labels
 from .sampling import sample
 from .scorers import DecoderScorer, Scorer, combine
+from .soft_alignment import SoftAlignment, ctc_soft_align, transducer_soft_align
 from .transducer import (
     Transducer,
     transducer_alignment_search,
     transducer_beam_search,
     transducer_greedy_search,
 )
+from .transducer_align import transducer_align
 from .transducer_lm import TransducerLmScorer
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "NgramScorer",
     "PhraseBias",
     "Scorer",
+    "SoftAlignment",
     "Transducer",
     "TransducerLmScorer",
     "average_context",
@@ -45,14 +48,17 @@ __all__ = [
     "ctc_align",
     "ctc_beam_search",
     "ctc_greedy_search",
+    "ctc_soft_align",
     "internal_lm",
     "read_arpa",
     "rescore",
     "sample",
     "score_labels",
     "spell_words",
+    "transducer_align",
     "transducer_alignment_search",
     "transducer_beam_search",
     "transducer_greedy_search",
+    "transducer_soft_align",
     "zero_context",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "check_index",
     "check_int",
     "index_dtype",
+    "log",
     "plain",
     "scale_log_probs",
     "size_of",
@@ -42,6 +43,11 @@ def scale_log_probs(log_probs: nn.Tensor, scale: float) -> nn.Tensor:
     if scale == 1:
         return log_probs
     return nn.where(log_probs < IMPOSSIBLE, NEG, log_probs * float(scale))
+
+
+def log(x: nn.Tensor) -> nn.Tensor:
+    """:return: finite also for 0"""
+    return nn.log(nn.maximum(x, 1e-37))  # nn.safe_log fails in net dicts
 
 
 def while_loop(cond: Callable[[S], nn.Tensor], body: Callable[[S], S], state: S) -> S:

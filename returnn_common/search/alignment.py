@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, plain
+from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, log, plain
 
 __all__ = ["Alignment", "ctc_align"]
 
@@ -20,7 +20,7 @@ __all__ = ["Alignment", "ctc_align"]
 @dataclass
 class Alignment:
     """
-    The best path of each label sequence. Frames count from 0.
+    The best path of each label sequence, of CTC or a transducer. Frames count from 0.
 
     :param path: {B, D, T}, int32: for each frame the position in the sequence of the label that is there; -1 for blank
     :param starts: {B, D, L}, int32, first frame of each label
@@ -29,6 +29,8 @@ class Alignment:
     :param scores: {B, D}, natural log, of the path: the sum of `frame_scores`. -inf where there is no path, since the
         labels (and a blank between each two equal ones) are more than the frames, or all paths have the log prob -inf:
         then `path` is all blank, `starts` and `ends` are 0, and `frame_scores` are those of blank.
+    :param label_scores: {B, D, L}, natural log of the mean probability that each label has in its frames; 0 where there
+        is no path
     """
 
     path: nn.Tensor
@@ -36,6 +38,7 @@ class Alignment:
     ends: nn.Tensor
     frame_scores: nn.Tensor
     scores: nn.Tensor
+    label_scores: nn.Tensor
 
 
 def ctc_align(
@@ -63,7 +66,7 @@ def ctc_align(
     name = "ctc_align"
     vocab_dim = check_ctc_log_probs(name, log_probs, spatial_dim=spatial_dim, blank=blank)
     batch_dims = [d for d in log_probs.dims if d not in (spatial_dim, vocab_dim)]
-    _check_labels(name, labels, labels_spatial_dim, batch_dims=batch_dims, vocab_dim=vocab_dim, blank=blank)
+    check_labels(name, labels, labels_spatial_dim, batch_dims=batch_dims, vocab_dim=vocab_dim, blank=blank)
     aligner = _Aligner(
         log_probs=nn.maximum(nn.cast(log_probs, "float32"), NEG),
         spatial_dim=spatial_dim,
@@ -140,7 +143,7 @@ class _Aligner:
         )
         scores = nn.combine(blank, "maximum", label)
         possible = scores > IMPOSSIBLE
-        path, starts, ends = self._backward(
+        path, starts, ends, sums = self._backward(
             choices,
             prefix=nn.where(possible, self.lengths, 0.0),
             in_label=nn.where(nn.logical_and(possible, label > blank), self._full(1.0), 0.0),
@@ -149,12 +152,14 @@ class _Aligner:
         spoken = nn.gather(self.last, indices=path + 1, axis=self.prefix_dim)
         spoken = nn.where(path < 0, self.blank, spoken)
         frame_scores = nn.gather(log_probs, indices=spoken, axis=self.vocab_dim)
+        mean = log(sums) - log(ends - starts)
         return Alignment(
             path=path,
             starts=self._of_labels(starts),
             ends=self._of_labels(ends),
             frame_scores=nn.where(frame_scores > IMPOSSIBLE, frame_scores, float("-inf")),
             scores=nn.where(possible, scores, float("-inf")),
+            label_scores=self._of_labels(nn.where(ends > 0.5, mean, 0.0), "float32"),
         )
 
     def _forward(self, log_probs: nn.Tensor, state: dict[str, Any]) -> tuple[nn.Tensor, dict[str, Any]]:
@@ -183,21 +188,23 @@ class _Aligner:
 
     def _backward(
         self, choices: nn.Tensor, *, prefix: nn.Tensor, in_label: nn.Tensor
-    ) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
+    ) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor, nn.Tensor]:
         """
         :param choices: of :meth:`_forward` {B, D, T, U}
         :param prefix: of the last state {B, D}
         :param in_label: of the last state {B, D}, 1 if it is that of a label, 0 if it is blank
-        :return: path {B, D, T}; start and end of each prefix's label {B, D, U}
+        :return: path {B, D, T}; start and end of each prefix's label, and its probabilities' sum {B, D, U}
         """
 
-        def body(choices: nn.Tensor, state: dict[str, Any]) -> tuple[nn.Tensor, dict[str, Any]]:
+        def body(xs: tuple[nn.Tensor, nn.Tensor], state: dict[str, Any]) -> tuple[nn.Tensor, dict[str, Any]]:
+            choices, log_probs = xs
             prefix, in_label, end = state["prefix"], state["in_label"], state["end"]  # end: of this frame
             here = nn.logical_and(nn.compare_bc(self.prefixes, "equal", prefix), in_label > 0.5)
             choice = nn.gather(choices, indices=plain(prefix), axis=self.prefix_dim)
             from_label = nn.cast(choice > 2.5, "float32")
             choice -= from_label * 3.0
             path = prefix * in_label - 1.0
+            log_prob = nn.gather(log_probs, indices=self.last, axis=self.vocab_dim)
             return path, {
                 "prefix": prefix - in_label * nn.cast(choice > 0.5, "float32"),
                 "in_label": nn.where(
@@ -205,6 +212,7 @@ class _Aligner:
                 ),
                 "starts": nn.where(here, end - 1.0, state["starts"]),
                 "ends": nn.where(nn.logical_and(here, state["ends"] < 0.5), end, state["ends"]),
+                "sums": state["sums"] + nn.where(here, nn.exp(log_prob), 0.0),
                 "end": end - 1.0,
             }
 
@@ -214,22 +222,24 @@ class _Aligner:
             "in_label": in_label,
             "starts": self._full(0.0, self.prefix_dim),
             "ends": self._full(0.0, self.prefix_dim),
+            "sums": self._full(0.0, self.prefix_dim),
             "end": nn.combine_bc(self._full(0.0), "+", sizes),
         }
         template = nn.Tensor("path", dims=self.dims, dtype="float32")
-        choices = nn.reverse_sequence(choices, axis=self.spatial_dim)
-        path, first = nn.scan_over(self.spatial_dim, body, xs=choices, initial=initial, ys=template, may_repeat=True)
-        return nn.reverse_sequence(path, axis=self.spatial_dim), first["starts"], first["ends"]
+        xs = tuple(nn.reverse_sequence(x, axis=self.spatial_dim) for x in (choices, self.log_probs))
+        path, first = nn.scan_over(self.spatial_dim, body, xs=xs, initial=initial, ys=template, may_repeat=True)
+        path = nn.reverse_sequence(path, axis=self.spatial_dim)
+        return path, first["starts"], first["ends"], first["sums"]
 
-    def _of_labels(self, x: nn.Tensor) -> nn.Tensor:
-        """:param x: {B, D, U}, :return: {B, D, L}, int32, 0 behind each sequence's end"""
+    def _of_labels(self, x: nn.Tensor, dtype: str = "int32") -> nn.Tensor:
+        """:param x: {B, D, U}, :return: {B, D, L}, 0 behind each sequence's end"""
         positions = plain(nn.range_over_dim(self.labels_spatial_dim, dtype="int32", device=self.device))
         x = nn.gather(x, indices=positions + 1, axis=self.prefix_dim)
         inside = nn.compare_bc(nn.cast(positions, "float32"), "less", self.lengths)
-        return nn.cast(nn.where(inside, x, 0.0), "int32")
+        return nn.cast(nn.where(inside, x, 0.0), dtype)
 
 
-def _check_labels(
+def check_labels(
     name: str, labels: nn.Tensor, spatial_dim: nn.Dim, *, batch_dims: Sequence[nn.Dim], vocab_dim: nn.Dim, blank: int
 ):
     if not isinstance(labels, nn.Tensor):

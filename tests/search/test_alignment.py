@@ -67,6 +67,7 @@ def align(engine, log_probs, lengths, labels, *, blank, without_blank=False):
             "ends": (res.ends, [*dims, spatial_dim]),
             "frame_scores": (res.frame_scores, [*dims, time]),
             "scores": (res.scores, dims),
+            "label_scores": (res.label_scores, [*dims, spatial_dim]),
         }
 
     dims = {"time": list(lengths), "vocab": log_probs.shape[-1], "room": array.shape[-1], "beam": beam}
@@ -84,12 +85,12 @@ def check(result, log_probs, lengths, labels, *, blank):
         x = log_probs[index[0], :frames]
         score, expected = best_path(x, seq, blank)
         path = list(result["path"][index][:frames])
-        starts, ends = (list(result[k][index][: len(seq)]) for k in ("starts", "ends"))
+        starts, ends, label_scores = (list(result[k][index][: len(seq)]) for k in ("starts", "ends", "label_scores"))
         per_frame = result["frame_scores"][index][:frames]
         if score == -INF:
             assert result["scores"][index] == -INF
             assert path == [-1] * frames
-            assert starts == ends == [0] * len(seq)
+            assert starts == ends == list(label_scores) == [0] * len(seq)
             numpy.testing.assert_allclose(per_frame, x[:, blank], rtol=1e-5)
             continue
         num_possible += 1
@@ -98,6 +99,8 @@ def check(result, log_probs, lengths, labels, *, blank):
         assert starts == [path.index(i) for i in range(len(seq))]
         assert ends == [frames - path[::-1].index(i) for i in range(len(seq))]
         numpy.testing.assert_allclose(per_frame.sum(), score, rtol=1e-5, atol=1e-5)
+        mean = [numpy.exp(per_frame[i:j]).mean() for i, j in zip(starts, ends, strict=True)]
+        numpy.testing.assert_allclose(numpy.exp(label_scores), mean, rtol=1e-4)
     return num_possible
 
 
