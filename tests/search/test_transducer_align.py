@@ -19,7 +19,7 @@ FRAMES, LABELS, VOCAB = [4, 3, 1, 2, 1, 3, 0], [3, 0, 2, 1, 1, 2, 1], 4
 
 
 def _batch(frames: list[int], labels: list[int], *, blank: int, beam: int = 1, seed: int = 0):
-    """:return: encoder {batch, time, vocab}, predictor {batch, beam, positions, vocab}, targets {batch, beam, labels}"""
+    """:return: encoder {batch, time, vocab}, predictor {batch, beam, positions, vocab}, targets {batch, beam, L}"""
     rng = np.random.default_rng([seed, len(frames)])
     others = [i for i in range(VOCAB) if i != blank]
     encoder = rng.normal(size=(len(frames), max(frames), VOCAB)).astype("float32")
