@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..datasets.prepare import PrepareReport, prepare_librispeech
+from ..datasets.prepare import AUDIO_FORMATS, PrepareReport, prepare_librispeech
 
 __all__ = ["add_parser", "main"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction):
     """
-    Adds ``prepare librispeech SRC DEST [--num-workers N]``.
+    Adds ``prepare librispeech SRC DEST``.
 
     :param subparsers: of the main command; the handler is set as ``func``
     """
@@ -28,27 +28,54 @@ def add_parser(subparsers: argparse._SubParsersAction):
     corpora = parser.add_subparsers(dest="corpus", metavar="CORPUS", required=True)
     librispeech = corpora.add_parser(
         "librispeech",
-        help="any corpus in the layout of LibriSpeech",
-        description="Any corpus in the layout of LibriSpeech (SPLIT/SPEAKER/CHAPTER/*.flac, .wav or .ogg, with "
-        "*.trans.txt), to one file for each split, DEST/SPLIT.zip. What cannot be used is listed, and the exit status "
-        "is 1 then.",
+        help="LibriSpeech, or any corpus in its layout",
+        description="LibriSpeech, or any corpus in its layout (SPLIT/SPEAKER/CHAPTER/*.flac, .wav or .ogg, with "
+        "*.trans.txt), in folders or archives, to one file for each split, DEST/SPLIT.zip. What cannot be used is "
+        "listed, and the exit status is 1 then. What is missing in an official split is listed.",
     )
-    librispeech.add_argument("src", metavar="SRC", help="the corpus' folder")
-    librispeech.add_argument("dest", metavar="DEST", help="folder to write to")
     librispeech.add_argument(
+        "src", metavar="SRC", help="the corpus' folder, with folders or archives (dev-clean.tar.gz); or an archive"
+    )
+    librispeech.add_argument(
+        "--complete", action="store_true", help="exit status 1 also if an official split is not complete"
+    )
+    _add_common(librispeech)
+    librispeech.set_defaults(func=main)
+
+
+def _add_common(parser: argparse.ArgumentParser):
+    parser.add_argument("dest", metavar="DEST", help="folder to write to")
+    parser.add_argument("--splits", type=_names, metavar="NAME,...", help="only these (default: all that there are)")
+    parser.add_argument(
+        "--audio-format", choices=AUDIO_FORMATS, default="flac", help="ogg: Ogg Vorbis, smaller, with losses"
+    )
+    parser.add_argument(
         "--num-workers", type=int, default=2, metavar="N", help="recordings decoded at a time (default: %(default)s)"
     )
-    librispeech.set_defaults(func=main)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, got {text!r}")
+    return names
 
 
 def main(args: argparse.Namespace) -> int:
     """
-    :param args: ``src``, ``dest``, ``num_workers``
+    :param args: of ``librispeech``
     :return: exit status: 0 all is well; 1 something was skipped, or the call was interrupted; 2 nothing could be done
     """
     try:
         with _progress_bar() as on_progress:
-            report = prepare_librispeech(args.src, args.dest, num_workers=args.num_workers, on_progress=on_progress)
+            report = prepare_librispeech(
+                args.src,
+                args.dest,
+                splits=args.splits,
+                audio_format=args.audio_format,
+                num_workers=args.num_workers,
+                on_progress=on_progress,
+            )
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 1
@@ -56,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"returnn-common prepare: {error}", file=sys.stderr)
         return 2
     _print_report(report)
-    return 1 if report.problems else 0
+    return 1 if report.problems or (args.complete and report.missing) else 0
 
 
 @contextmanager
@@ -71,7 +98,7 @@ def _progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         task = progress.add_task("")
 
         def _on_progress(done: int, total: int, split: str):
-            progress.update(task, completed=done, total=total, description=split)
+            progress.update(task, completed=done, total=total or None, description=split)
 
         yield _on_progress
 
@@ -91,7 +118,7 @@ def _print_report(report: PrepareReport):
         table.add_row(name, str(split.num_utterances), f"{split.seconds / 3600:.2f}", str(skipped), note)
     Console().print(table)
     # Names and reasons come from files: not for rich to interpret, wrap or colour.
-    for note in report.notes():
+    for note in [*report.missing, *report.notes()]:
         print(note)
     for problem in report.problems:
         print(f"skipped: {problem.name}: {problem.message} [{problem.kind}]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 
 import pytest
 
@@ -40,6 +41,31 @@ def test_problems_give_status_1_and_are_listed(tmp_path, capsys):
         assert "skipped: dev/1-1-1: cannot be decoded (Format not recognised) [broken]" in lines
         assert "1 problem: what is listed above was skipped." in lines
         assert "1 recording resampled to 16 kHz from other sample rates." in lines
+
+
+def test_partial_official_split(tmp_path, capsys):
+    """said, and an error on request"""
+    write_split(tmp_path / "src" / "dev-clean")
+    assert _run("librispeech", tmp_path / "src", tmp_path / "dest") == 0
+    said = "dev-clean: 4 of 2703 utterances, 0.00 of 5.39 hours, 2 of 40 speakers of the official split.\n"
+    assert said in capsys.readouterr().out
+    assert _run("librispeech", tmp_path / "src", tmp_path / "dest", "--complete") == 1
+    assert said in capsys.readouterr().out
+
+
+def test_splits_and_format(tmp_path):
+    for name in ("dev", "test", "train"):
+        write_split(tmp_path / "src" / name)
+    assert _run("librispeech", tmp_path / "src", tmp_path / "d", "--splits", "dev, test", "--audio-format", "ogg") == 0
+    assert sorted(path.name for path in (tmp_path / "d").glob("*.zip")) == ["dev.zip", "test.zip"]
+    with zipfile.ZipFile(tmp_path / "d" / "dev.zip") as file:
+        assert "dev/1-1-0000.ogg" in file.namelist()
+
+
+def test_bad_names(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        _run("librispeech", tmp_path, tmp_path / "dest", "--splits", "dev,,test")
+    assert "expected names separated by commas, got 'dev,,test'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

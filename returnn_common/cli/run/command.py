@@ -22,6 +22,7 @@ from .recipe import BACKENDS, RUN_OPTIONS, Recipe, load_recipe, parse_settings
 __all__ = ["add_parser", "add_run_arguments", "check_backend", "main", "run_recipe"]
 
 _AUDIO = (".flac", ".wav", ".ogg")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -211,4 +212,6 @@ def _check_corpus(corpus: Path, recipe: Recipe):
 
 
 def _has_recordings(folder: Path) -> bool:
-    return any(name.lower().endswith(_AUDIO) for _, _, names in os.walk(folder, followlinks=True) for name in names)
+    """in folders or in archives"""
+    suffixes = (*_AUDIO, *_ARCHIVES)
+    return any(name.lower().endswith(suffixes) for _, _, names in os.walk(folder, followlinks=True) for name in names)

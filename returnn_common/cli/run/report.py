@@ -110,8 +110,10 @@ def _read_audio(path: Path, tag: str) -> tuple[np.ndarray, int] | None:
     import soundfile
 
     with zipfile.ZipFile(path) as file:
-        try:
-            content = file.read(f"{path.stem}/{tag}.flac")
-        except KeyError:
-            return None
-    return soundfile.read(io.BytesIO(content), dtype="float32")
+        for suffix in ("flac", "ogg"):
+            try:
+                content = file.read(f"{path.stem}/{tag}.{suffix}")
+            except KeyError:
+                continue
+            return soundfile.read(io.BytesIO(content), dtype="float32")
+    return None

@@ -147,7 +147,7 @@ def _prepare_librispeech(run: Run, corpus: Path, data: Path):
             report = prepare_librispeech(corpus, data, on_progress=on_progress)
     except (ValueError, OSError, RuntimeError) as error:
         raise CommandError(str(error)) from error
-    lines = [*report.notes(), *(f"skipped: {p.name}: {p.message} [{p.kind}]" for p in report.problems)]
+    lines = [*report.missing, *report.notes(), *(f"skipped: {p.name}: {p.message} [{p.kind}]" for p in report.problems)]
     for line in lines:
         run.console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -4,7 +4,8 @@ Corpora as they are published, to the files that the datasets of this package re
 
 from __future__ import annotations
 
+from .audio import AUDIO_FORMATS
 from .librispeech import prepare_librispeech
 from .report import PrepareReport, Problem, SplitSummary
 
-__all__ = ["PrepareReport", "Problem", "SplitSummary", "prepare_librispeech"]
+__all__ = ["AUDIO_FORMATS", "PrepareReport", "Problem", "SplitSummary", "prepare_librispeech"]

@@ -1,38 +1,30 @@
 """
-From a corpus in the LibriSpeech layout to the files that RETURNN reads.
+From a corpus in the LibriSpeech layout, in folders or archives, to the files that RETURNN reads.
 """
 
 from __future__ import annotations
 
-import collections
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from .audio import SAMPLE_RATE, BrokenAudioError, ConvertedAudio, EmptyAudioError, convert_recording
-from .oggzip import (
-    Manifest,
-    OggZipWriter,
-    exclusive_folder,
-    manifest_path,
-    read_manifest,
-    source_digest,
-    write_manifest,
-)
-from .report import PrepareReport, Problem, SplitSummary
-from .scan import SplitSource, Utterance, describe_problems, scan_corpus
+from .archive import ARCHIVE_SUFFIXES, ArchiveTree, archive_name, is_archive
+from .folder_tree import FolderTree, file_stamp
+from .manifest import exclusive_folder, source_digest
+from .official import OFFICIAL_SPLITS
+from .pipeline import PrepareJob, ProgressCallback, check_options
+from .report import PrepareReport
+from .scan import AUDIO_SUFFIXES, SplitSource, is_usual_split, is_wanted_text, scan_tree
 
 __all__ = ["prepare_librispeech"]
-
-ProgressCallback = Callable[[int, int, str], None]
 
 
 def prepare_librispeech(
     src: str | os.PathLike[str],
     dest: str | os.PathLike[str],
     *,
+    splits: Collection[str] | None = None,
+    audio_format: str = "flac",
     num_workers: int = 2,
     on_progress: ProgressCallback | None = None,
 ) -> PrepareReport:
@@ -41,122 +33,128 @@ def prepare_librispeech(
     :class:`returnn_common.datasets.Librispeech` expects them. The layout is that of LibriSpeech,
     https://www.openslr.org/12.
 
-    Whatever cannot be used is skipped and listed in the report. The call may be interrupted at any moment: each file
-    is complete or not there, and the next call goes on with the split that was not finished. Splits whose recordings
-    and transcripts have not changed since are not done again.
+    Whatever cannot be used is skipped and listed in the report; what a split of LibriSpeech officially has and this one
+    has not is listed, too. The call may be interrupted at any moment: each file is complete or not there, and the next
+    call goes on where this one has stopped. Splits whose recordings and transcripts have not changed since are not done
+    again.
 
     :param src: the corpus: ``SPLIT/SPEAKER/CHAPTER/*.flac`` with ``*.trans.txt``, anywhere below it; or one split.
         The recordings may also be .wav or .ogg, and have other sample rates (resampled to 16 kHz) or several channels
-        (averaged).
+        (averaged). Archives of it that are called like a split (``dev-clean.tar.gz``) are read without unpacking,
+        unless the split is there as a folder; or ``src`` is an archive itself.
     :param dest: folder to write to, made where it is missing
+    :param splits: only these; None: all that there are
+    :param audio_format: "flac", or "ogg" for Ogg Vorbis (a fifth of the size, with losses)
     :param num_workers: how many recordings are decoded at a time. The result does not depend on it.
-    :param on_progress: called with the number of utterances done, of all, and the name of the split that is being done
+    :param on_progress: called with the number of utterances done, of all that are known of, and the name of the split
+        that is being done
     :raises FileNotFoundError: ``src`` is not there or has no recordings. Nothing was written then.
     :raises NotADirectoryError: ``dest`` is a file
-    :raises ValueError: a split has nothing usable. The other splits are complete then.
+    :raises ValueError: a split has nothing usable, or is not there, or an archive is damaged. The other splits are
+        complete then.
     :raises RuntimeError: another process is writing to ``dest``
     """
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
-        raise ValueError(f"num_workers: expected an integer of at least 1, got {num_workers!r}")
+    check_options(audio_format=audio_format, num_workers=num_workers)
     src, dest = Path(src), Path(dest)
-    splits = scan_corpus(src)
+    tree = _open(src)
+    found, archives = ([], [src]) if tree is None else _find(tree, splits)
     if dest.exists() and not dest.is_dir():
         raise NotADirectoryError(f"destination: expected a folder, but {dest} is a file")
-
-    report = PrepareReport()
-    unusable = []
-    done, total = 0, sum(len(split.utterances) for split in splits)
     with exclusive_folder(dest):
-        for split in splits:
-            path = dest / f"{split.name}.zip"
-            source = source_digest(split, root=src.resolve())
-            manifest = read_manifest(path)
-            if manifest is not None and manifest.source == source:
-                report.up_to_date.append(split.name)
-            else:
-                progress = None if on_progress is None else _offset_progress(on_progress, done, total, split.name)
-                manifest = _prepare_split(split, path, source=source, num_workers=num_workers, on_progress=progress)
-            done += len(split.utterances)
-            if on_progress is not None:
-                on_progress(done, total, split.name)
-            if manifest is None:
-                unusable.append(split)
-                continue
-            report.splits[split.name] = manifest.summary
-            report.problems.extend(manifest.problems)
-    if unusable:
+        job = PrepareJob(dest, audio_format=audio_format, num_workers=num_workers, on_progress=on_progress)
+        job.expect(sum(len(split.utterances) for split in found))
+        for split in found:
+            stamps = map(tree.stamp, split.files)
+            job.prepare(split, source=source_digest(stamps, audio_format=audio_format))
+        names = {split.name: split.where for split in found}
+        for archive in archives:
+            _prepare_archive(archive, job, names=names, splits=splits, audio_format=audio_format)
+    if not names and splits is None:
+        raise FileNotFoundError(f"corpus {src}: no recordings ({', '.join(AUDIO_SUFFIXES)}) in it")
+    _check_splits(str(src), splits, names)
+    return job.report(str(src))
+
+
+def _open(src: Path) -> FolderTree | None:
+    """:return: None: it is an archive"""
+    if src.is_dir():
+        return FolderTree(src)
+    if src.is_file() and is_archive(src.name):
+        return None
+    found = f"is a file (and not {', '.join(ARCHIVE_SUFFIXES)})" if src.exists() else "is not there"
+    raise FileNotFoundError(f"corpus: expected a folder, but {src} {found}")
+
+
+def _find(tree: FolderTree, splits: Collection[str] | None) -> tuple[list[SplitSource], list[Path]]:
+    """
+    :return: the splits that are there as folders, and the archives to look into
+    """
+    found = scan_tree(tree)
+    names = {split.name for split in found}
+    archives = [
+        tree.root / folder / name
+        for folder, files in tree.walk()
+        for name in files
+        if is_archive(name) and is_usual_split(archive_name(name)) and archive_name(name) not in names
+    ]
+    if not found and not archives:
+        raise FileNotFoundError(f"corpus {tree.where()}: no recordings ({', '.join(AUDIO_SUFFIXES)}) in it")
+    if splits is not None:
+        found = [split for split in found if split.name in splits]
+        archives = [
+            path
+            for path in archives
+            if archive_name(path.name) in splits or archive_name(path.name) not in OFFICIAL_SPLITS
+        ]
+        if not archives:
+            _check_splits(tree.where(), splits, names)
+    return found, archives
+
+
+def _check_splits(src: str, splits: Collection[str] | None, names: Collection[str]):
+    missing = sorted(set(splits or ()) - set(names))
+    if missing:
         raise ValueError(
-            f"corpus {src}: nothing usable in "
-            + "; ".join(f"split {split.name!r} ({describe_problems(split.problems)})" for split in unusable)
+            f"corpus {src}: no split {', '.join(missing)} in it, only {', '.join(sorted(names)) or 'others'}"
         )
-    return report
 
 
-def _offset_progress(on_progress: ProgressCallback, offset: int, total: int, name: str) -> Callable[[int], None]:
-    return lambda done: on_progress(offset + done, total, name)
-
-
-def _prepare_split(
-    split: SplitSource, path: Path, *, source: str, num_workers: int, on_progress: Callable[[int], None] | None
-) -> Manifest | None:
+def _prepare_archive(
+    path: Path, job: PrepareJob, *, names: dict[str, str], splits: Collection[str] | None, audio_format: str
+):
     """
-    :return: the record of the zip, or None if there was nothing to write (the reasons are in ``split.problems``)
+    :param names: of the splits that there are so far, to where they are; extended
     """
-    num_utterances = num_samples = num_resampled = num_mixed_down = 0
-    with OggZipWriter(path) as writer:
-        for done, (utterance, audio) in enumerate(_convert_all(split.utterances, num_workers=num_workers), start=1):
-            if isinstance(audio, ConvertedAudio):
-                seconds = audio.num_samples / SAMPLE_RATE
-                writer.add(utterance.name, text=utterance.text, flac=audio.flac, seconds=seconds)
-                num_utterances += 1
-                num_samples += audio.num_samples
-                num_resampled += audio.resampled
-                num_mixed_down += audio.mixed_down
-            else:
-                kind = "empty-recording" if isinstance(audio, EmptyAudioError) else "broken"
-                split.problems.append(Problem(kind, f"{split.name}/{utterance.name}", str(audio)))
-            if on_progress is not None:
-                on_progress(done)
-        split.problems.sort()
-        manifest_path(path).unlink(missing_ok=True)  # it describes the file that is replaced or removed now
-        if not num_utterances:
-            path.unlink(missing_ok=True)
-            return None
-        writer.finish()
-    summary = SplitSummary(num_utterances, num_samples / SAMPLE_RATE, num_resampled, num_mixed_down)
-    manifest = Manifest(source, path.stat().st_size, summary, split.problems)
-    write_manifest(path, manifest)
-    return manifest
+    stamp = file_stamp(path)
+    name = archive_name(path.name)
+
+    def _digest(split: str) -> str:
+        return source_digest([f"{split}\0{stamp}"], audio_format=audio_format)
+
+    # Reading it takes long, so what it holds is taken from the record of an earlier call.
+    manifest = job.take(name, source=_digest(name))
+    if manifest is not None:
+        known = {split: job.take(split, source=_digest(split)) for split in _wanted(manifest.archive_splits, splits)}
+        if all(known.values()):
+            for split, manifest in known.items():
+                assert manifest is not None
+                job.use(split, manifest, num_utterances=0)
+                names[split] = str(path)
+            return
+    job.tell(f"reading {path.name}")
+    with ArchiveTree(path, keep=is_wanted_text) as tree:
+        found = scan_tree(tree)
+        wanted = _wanted([split.name for split in found], splits)
+        for split in found:
+            if split.name in wanted:
+                if split.name in names:
+                    raise ValueError(f"two sources for the split {split.name!r}: {names[split.name]} and {path}")
+                names[split.name] = split.where
+                job.expect(len(split.utterances))
+        for split in found:
+            if split.name in wanted:
+                job.prepare(split, source=_digest(split.name), archive_splits=[split.name for split in found])
 
 
-def _convert_all(
-    utterances: Iterable[Utterance], *, num_workers: int
-) -> Iterator[tuple[Utterance, ConvertedAudio | Exception]]:
-    """
-    Converts with several threads (decoding, resampling and encoding run outside of Python's lock), yields in order, and
-    holds only a few recordings at a time.
-    """
-    utterances = iter(utterances)
-    pending: collections.deque[tuple[Utterance, Future[ConvertedAudio | Exception]]] = collections.deque()
-    pool = ThreadPoolExecutor(num_workers)
-    try:
-        for utterance in itertools.chain(utterances, itertools.repeat(None)):
-            if utterance is not None:
-                pending.append((utterance, pool.submit(_convert, utterance.path)))
-                if len(pending) <= 2 * num_workers:
-                    continue
-            elif not pending:
-                break
-            first, future = pending.popleft()
-            yield first, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _convert(path: Path) -> ConvertedAudio | Exception:
-    try:
-        return convert_recording(path)
-    except (BrokenAudioError, EmptyAudioError) as error:
-        return error
-    except OSError as error:
-        return BrokenAudioError(f"cannot be read ({error.strerror})")
+def _wanted(names: Sequence[str], splits: Collection[str] | None) -> list[str]:
+    return [name for name in names if splits is None or name in splits]

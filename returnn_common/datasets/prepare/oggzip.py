@@ -1,62 +1,92 @@
 """
-Writes the files that RETURNN's ``OggZipDataset`` reads, and keeps a record of what they were made from.
+Writes the files that RETURNN's ``OggZipDataset`` reads.
 
-``SPLIT.zip`` holds the recordings as ``SPLIT/UTTERANCE.flac`` and ``SPLIT.txt``, a Python list of dicts. The same input
-gives the same bytes. ``SPLIT.manifest.json`` beside it is written last: a zip without it was interrupted.
+``SPLIT.zip`` holds the recordings as ``SPLIT/UTTERANCE.flac`` (or ``.ogg``) and ``SPLIT.txt``, a Python list of dicts.
+The same input gives the same bytes, also when the writing was interrupted and went on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
 import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from .report import Problem, SplitSummary
-from .scan import SplitSource
+__all__ = ["OggZipWriter"]
 
-__all__ = ["Manifest", "OggZipWriter", "exclusive_folder", "read_manifest", "source_digest", "write_manifest"]
-
-_PART_SUFFIX = ".part"
-_FORMAT = 1  # raise it when the zip's content changes, so that older ones are made again
+_COMMIT_BYTES, _COMMIT_RECORDS = 2**25, 1000  # so much, at most, is lost when the process is killed
 
 
 class OggZipWriter:
     """
-    Writes one zip under a temporary name; :meth:`finish` renames it. Used as a context manager, leaving it without
-    :meth:`finish` removes the temporary file.
+    Writes one zip under a temporary name; :meth:`finish` renames it. Beside it is a journal of what the disk has for
+    sure, so that another writer with the same ``source`` goes on from there. To be used as a context manager.
 
     :param path: where the zip is to be
+    :param source: digest of what it is made from
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, source: str):
         self._path = path
-        self._part = path.with_name(f".{path.name}{_PART_SUFFIX}")
-        self._file = open(self._part, "wb")
-        self._zip = zipfile.ZipFile(self._file, "w")
+        self._part = path.with_name(f".{path.name}.part")
+        self._journal_path = path.with_name(f".{path.stem}.journal.part")
+        records, end = _read_journal(self._journal_path, self._part, source=source)
+        self.resumed: list[tuple[str, dict[str, Any]]] = [(record["name"], record["outcome"]) for record in records]
+        """name and outcome of each utterance that an earlier writer has added or skipped"""
         self._entries: list[str] = []
+        self._pending: list[str] = []
+        self._pending_bytes = 0
+        self._finished = False
+        self._file: BinaryIO = open(self._part, "r+b" if records else "wb")
+        self._file.truncate(end)
+        self._zip = zipfile.ZipFile(self._file, "w")
+        self._zip.start_dir = end  # where it goes on
+        for record in records:
+            if record["file"] is not None:
+                self._restore(record)
+        self._journal = open(self._journal_path, "a" if records else "w", encoding="utf8")
+        if not records:
+            self._pending.append(json.dumps({"source": source}))
 
     def __enter__(self) -> OggZipWriter:
         return self
 
     def __exit__(self, *_exc):
         self._zip.fp = None  # so that it does not write its directory for nobody; no effect after finish()
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), self._journal, self._file:  # such as a full disk, which is reported already
+            if not self._finished:
+                self._commit()
+        if self._finished or not self._entries:
+            self._part.unlink(missing_ok=True)
+            self._journal_path.unlink(missing_ok=True)
 
-    def add(self, name: str, *, text: str, flac: bytes, seconds: float):
+    def add(self, name: str, *, text: str, file: str, content: bytes, outcome: dict[str, Any]):
         """
         :param name: of the utterance
         :param text: its transcript
-        :param flac: content of its FLAC file
-        :param seconds: its duration
+        :param file: name of its recording
+        :param content: of that
+        :param outcome: kept in the journal, see ``resumed``; ``seconds`` is the duration, ``speaker`` may be there
         """
-        file = f"{name}.flac"
-        self._zip.writestr(_zip_info(f"{self._path.stem}/{file}"), flac)
-        self._entries.append(repr({"text": text, "duration": float(seconds), "file": file, "seq_name": name}))
+        info = _zip_info(f"{self._path.stem}/{file}")
+        self._zip.writestr(info, content)
+        entry = {"text": text, "duration": float(outcome["seconds"]), "file": file, "seq_name": name}
+        if outcome.get("speaker") is not None:
+            entry["speaker"] = outcome["speaker"]
+        self._entries.append(repr(entry))
+        where = {"offset": info.header_offset, "crc": info.CRC, "end": self._zip.start_dir}
+        self._record(name, info.filename, outcome, size=len(content), entry=self._entries[-1], **where)
+
+    def skip(self, name: str, *, outcome: dict[str, Any]):
+        """
+        Notes in the journal that an utterance is left out.
+
+        :param name: of the utterance
+        :param outcome: see :meth:`add`
+        """
+        self._record(name, None, outcome, end=self._zip.start_dir)
 
     def finish(self):
         """Completes the file and gives it its name."""
@@ -67,8 +97,53 @@ class OggZipWriter:
         self._zip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
         os.replace(self._part, self._path)
+        self._finished = True
+
+    def _record(self, name: str, file: str | None, outcome: dict[str, Any], *, size: int = 0, **fields: Any):
+        self._pending.append(json.dumps({"name": name, "file": file, "outcome": outcome, "size": size, **fields}))
+        self._pending_bytes += size
+        if self._pending_bytes > _COMMIT_BYTES or len(self._pending) > _COMMIT_RECORDS:
+            self._commit()
+
+    def _commit(self):
+        """First what is recorded, then the record."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._journal.write("".join(f"{line}\n" for line in self._pending))
+        self._journal.flush()
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _restore(self, record: dict[str, Any]):
+        info = _zip_info(record["file"])
+        info.header_offset, info.CRC = record["offset"], record["crc"]
+        info.file_size = info.compress_size = record["size"]
+        self._zip.filelist.append(info)
+        self._zip.NameToInfo[info.filename] = info
+        self._entries.append(record["entry"])
+
+
+def _read_journal(path: Path, part: Path, *, source: str) -> tuple[list[dict[str, Any]], int]:
+    """
+    :return: records whose data are there, and the position after the last of them
+    """
+    records: list[dict[str, Any]] = []
+    end = 0
+    try:
+        size = part.stat().st_size
+        with open(path, encoding="utf8") as file:
+            if json.loads(file.readline()) != {"source": source}:
+                return [], 0
+            for line in file:
+                record = json.loads(line)
+                if not line.endswith("\n") or record["end"] > size:
+                    break
+                records.append(record)
+                end = record["end"]
+    except (OSError, ValueError):
+        pass  # not there, or cut off
+    return records, end
 
 
 def _zip_info(name: str) -> zipfile.ZipInfo:
@@ -76,90 +151,3 @@ def _zip_info(name: str) -> zipfile.ZipInfo:
     info.create_system = 3
     info.external_attr = 0o644 << 16
     return info
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """
-    :param source: digest of the names, sizes and times of all files that the split was made from
-    :param zip_size: in bytes
-    :param summary: of the split
-    :param problems: what was skipped
-    """
-
-    source: str
-    zip_size: int
-    summary: SplitSummary
-    problems: list[Problem]
-
-
-def source_digest(split: SplitSource, *, root: Path) -> str:
-    """A digest that changes when a file of the split is added, removed, or modified; or the format of the output."""
-    digest = hashlib.sha256(f"{_FORMAT}\n".encode())
-    for path in split.files:
-        stat = path.stat()
-        digest.update(
-            f"{path.relative_to(root).as_posix()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(
-                "utf8", "surrogateescape"
-            )
-        )
-    return digest.hexdigest()
-
-
-def manifest_path(zip_path: Path) -> Path:
-    """The manifest's path, beside the zip."""
-    return zip_path.with_name(f"{zip_path.stem}.manifest.json")
-
-
-def read_manifest(zip_path: Path) -> Manifest | None:
-    """
-    :return: the record of a zip, if it is complete and still has the recorded size; else None
-    """
-    try:
-        data = json.loads(manifest_path(zip_path).read_text("utf8"))
-        manifest = Manifest(
-            source=data["source"],
-            zip_size=data["zip_size"],
-            summary=SplitSummary(**data["summary"]),
-            problems=[Problem(**problem) for problem in data["problems"]],
-        )
-        if zip_path.stat().st_size != manifest.zip_size or not zipfile.is_zipfile(zip_path):
-            return None
-        return manifest
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or from another program: the zip is made again
-
-
-def write_manifest(zip_path: Path, manifest: Manifest):
-    """Writes it under a temporary name first, like the zip."""
-    path = manifest_path(zip_path)
-    part = path.with_name(f".{path.name}{_PART_SUFFIX}")
-    part.write_text(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False), "utf8")
-    os.replace(part, path)
-
-
-@contextlib.contextmanager
-def exclusive_folder(folder: Path):
-    """
-    Makes the folder if it is not there, keeps others out (where the file system can lock), and removes what an
-    interrupted call has left. The lock ends with the process, also when it is killed.
-
-    :raises RuntimeError: if another process is preparing into it
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RuntimeError(f"another process is writing to {folder}") from error
-        except (ImportError, OSError):
-            pass  # no locks on this system
-        for path in folder.glob(f".*{_PART_SUFFIX}"):
-            if path.name.endswith((f".zip{_PART_SUFFIX}", f".manifest.json{_PART_SUFFIX}")):
-                path.unlink()
-        yield
-    finally:
-        os.close(lock)

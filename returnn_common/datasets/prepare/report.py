@@ -48,11 +48,13 @@ class PrepareReport:
     :param problems: everything that was skipped, in all splits, sorted by split, kind and name
     :param up_to_date: names of the splits that an earlier call had prepared and whose recordings and transcripts have
         not changed since; their problems are listed again
+    :param missing: what official splits of LibriSpeech should have, and these have not; sentences
     """
 
     splits: dict[str, SplitSummary] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     up_to_date: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     @property
     def num_resampled(self) -> int:

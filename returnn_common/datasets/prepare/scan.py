@@ -8,23 +8,33 @@ import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 
+from .folder_tree import FileTree
 from .report import Problem
 
-__all__ = ["SplitSource", "Utterance", "scan_corpus"]
+__all__ = ["SplitSource", "Utterance", "describe_problems", "is_usual_split", "is_wanted_text", "scan_tree"]
 
 AUDIO_SUFFIXES = (".flac", ".wav", ".ogg")
 TRANSCRIPT_SUFFIX = ".trans.txt"
+CHAPTERS = "CHAPTERS.TXT"
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording with its transcript."""
+    """
+    A recording with its transcript.
+
+    :param name: unique in the split
+    :param text: not empty
+    :param path: of the recording, in the split's tree
+    :param speaker: None: not known, or part of the name
+    """
 
     name: str
     text: str
-    path: Path
+    path: str
+    speaker: str | None = None
 
 
 @dataclass
@@ -32,49 +42,74 @@ class SplitSource:
     """
     What there is for one split.
 
+    :param name: of the split
+    :param tree: where its files are
+    :param folder: of the split, in the tree
     :param utterances: sorted by name
     :param problems: what cannot be used
     :param files: all recordings and transcripts, sorted
+    :param chapters: content of LibriSpeech's ``CHAPTERS.TXT``, if it is there
     """
 
     name: str
+    tree: FileTree
+    folder: str = ""
     utterances: list[Utterance] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    chapters: str | None = None
+
+    @property
+    def where(self) -> str:
+        """for messages"""
+        return self.tree.where(self.folder)
+
+    def add_problem(self, kind: str, name: str, message: str):
+        """File names need not be valid UTF-8, but problems are to be printed."""
+        name, message = (text.encode("utf8", "backslashreplace").decode("utf8") for text in (name, message))
+        self.problems.append(Problem(kind, f"{self.name}/{name}", message))
+
+    def inside(self, path: str) -> str:
+        """:return: the path of a file below the split's folder"""
+        return path.removeprefix(f"{self.folder}/") if self.folder else path
 
 
-def scan_corpus(src: Path) -> list[SplitSource]:
+def scan_tree(tree: FileTree) -> list[SplitSource]:
     """
-    :param src: folder; ``SPLIT/SPEAKER/CHAPTER/*.flac`` (or .wav, .ogg) with ``*.trans.txt`` anywhere below it, or
-        ``src`` is itself a split, a speaker or a chapter
-    :return: all splits, sorted by name
-    :raises FileNotFoundError: if there is no such folder, or it has no recordings
+    :param tree: ``SPLIT/SPEAKER/CHAPTER/*.flac`` (or .wav, .ogg) with ``*.trans.txt`` anywhere in it, or it is itself
+        a split, a speaker or a chapter
+    :return: all splits, sorted by name; empty if there are no recordings
     :raises ValueError: if two folders claim to be the same split, or a split has no recording with a transcript
     """
-    if not src.is_dir():
-        found = "is a file" if src.exists() else "is not there"
-        raise FileNotFoundError(f"corpus: expected a folder, but {src} {found}")
-    src = src.resolve()  # for the name of a split that is ``src`` itself, e.g. given as "."
-    files_of_split: dict[Path, list[Path]] = defaultdict(list)
-    for folder, names in _walk(src):
-        files_of_split[_split_folder(folder, names, src=src)].extend(folder / name for name in names)
-    if not any(_is_audio(path.name) for files in files_of_split.values() for path in files):
-        raise FileNotFoundError(f"corpus {src}: no recordings ({', '.join(AUDIO_SUFFIXES)}) in it")
+    files_of_split: dict[str, list[str]] = defaultdict(list)
+    chapters = None
+    for folder, names in tree.walk():
+        prefix = f"{folder}/" if folder else ""
+        if CHAPTERS in names:
+            chapters = tree.read(prefix + CHAPTERS).decode("utf8", "replace")
+        names = [name for name in names if _is_audio(name) or is_transcript(name)]
+        if names:
+            files_of_split[_split_folder(folder, names, root=tree.name)].extend(prefix + name for name in names)
+    if not any(_is_audio(path) for files in files_of_split.values() for path in files):
+        return []
 
-    splits: dict[str, Path] = {}
+    splits: dict[str, SplitSource] = {}
     for folder in sorted(files_of_split):
-        name = folder.name or "corpus"
+        name = PurePosixPath(folder).name or tree.name or "corpus"
         if name in splits:
-            raise ValueError(f"corpus {src}: two folders for the split {name!r}: {splits[name]} and {folder}")
-        splits[name] = folder
-    result = [_scan_split(name, folder, files_of_split[folder]) for name, folder in sorted(splits.items())]
-    for split in result:
+            raise ValueError(
+                f"corpus {tree.where()}: two folders for the split {name!r}: {splits[name].where} and "
+                f"{tree.where(folder)}"
+            )
+        splits[name] = SplitSource(name, tree, folder, files=sorted(files_of_split[folder]), chapters=chapters)
+    for _, split in sorted(splits.items()):
+        _scan_split(split)
         if not split.utterances:
             raise ValueError(
-                f"corpus {src}: split {split.name!r} has no recording with a transcript"
+                f"corpus {tree.where()}: split {split.name!r} has no recording with a transcript"
                 f" ({len(split.problems)} problems, first: {describe_problems(split.problems)})"
             )
-    return result
+    return [split for _, split in sorted(splits.items())]
 
 
 def describe_problems(problems: list[Problem], *, limit: int = 3) -> str:
@@ -82,122 +117,104 @@ def describe_problems(problems: list[Problem], *, limit: int = 3) -> str:
     return "; ".join(f"{problem.name}: {problem.message}" for problem in problems[:limit]) or "none"
 
 
-def _walk(src: Path):
-    """
-    Yields (folder, sorted names) for each folder that has recordings or transcripts. Follows links, since corpora are
-    often put together from them, but enters no folder twice. A folder that cannot be read is an error: what is in it
-    would be missing without a word.
-    """
-
-    def _raise(error: OSError):
-        raise error
-
-    visited = set()
-    for root, folders, names in os.walk(src, followlinks=True, onerror=_raise):
-        real = os.path.realpath(root)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = sorted(name for name in names if _is_audio(name) or _is_transcript(name))
-        if names:
-            yield Path(root), names
-
-
 def _is_audio(name: str) -> bool:
-    return name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(AUDIO_SUFFIXES)
 
 
-def _is_transcript(name: str) -> bool:
-    return name.endswith(TRANSCRIPT_SUFFIX) and not name.startswith(".")
+def is_transcript(name: str) -> bool:
+    """:return: whether a file lists transcripts"""
+    return name.endswith(TRANSCRIPT_SUFFIX)
+
+
+def is_wanted_text(name: str) -> bool:
+    """:return: whether :func:`scan_tree` reads a file"""
+    return is_transcript(name) or name == CHAPTERS
+
+
+def is_usual_split(name: str) -> bool:
+    """:return: whether something is called like a split"""
+    return _USUAL_SPLIT_NAME.fullmatch(name) is not None
 
 
 _USUAL_SPLIT_NAME = re.compile(r"(train|dev|valid|test|eval)([-_.\d].*)?", re.IGNORECASE)
 
 
-def _split_folder(folder: Path, names: list[str], *, src: Path) -> Path:
+def _split_folder(folder: str, names: list[str], *, root: str) -> str:
     """
-    The split to which the files in ``folder`` belong: the innermost folder below ``src`` that is called like one
+    The split to which the files in ``folder`` belong: the innermost folder that is called like one
     (``train-clean-100``). If none is, the recordings' names tell the level where they can: SPEAKER-CHAPTER-NUMBER in
     SPEAKER/CHAPTER, or SPEAKER-NUMBER in SPEAKER. Else it is the folder two levels up, as in the layout, or as far up
-    as there is one below ``src``.
+    as there is one.
+
+    :param root: name of the outermost folder
     """
-    folders = [src]  # from src to folder
-    for part in folder.relative_to(src).parts:
-        folders.append(folders[-1] / part)
-    for candidate in reversed(folders[1:]):
-        if _USUAL_SPLIT_NAME.fullmatch(candidate.name):
-            return candidate
-    if len(folders) == 1:
-        return src
+    parts = folder.split("/") if folder else []
+    folders = ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]  # from the outermost to this one
+    for depth in range(len(parts), 0, -1):
+        if is_usual_split(parts[depth - 1]):
+            return folders[depth]
+    if not parts:
+        return folder
+    parent = parts[-2] if len(parts) > 1 else root
     stems = [name for name in names if _is_audio(name)] or [name.replace(".", "-", 1) for name in names]
-    if any(stem.startswith(f"{folder.parent.name}-{folder.name}-") for stem in stems):
+    if any(stem.startswith(f"{parent}-{parts[-1]}-") for stem in stems):
         return folders[max(len(folders) - 3, 0)]
-    if any(stem.startswith(f"{folder.name}-") for stem in stems):
+    if any(stem.startswith(f"{parts[-1]}-") for stem in stems):
         return folders[max(len(folders) - 2, 0)]
     return folders[max(len(folders) - 3, 1)]
 
 
-def _scan_split(split_name: str, folder: Path, files: list[Path]) -> SplitSource:
-    split = SplitSource(split_name, files=sorted(files))
-    recordings: dict[str, list[Path]] = defaultdict(list)
+def _scan_split(split: SplitSource):
+    recordings: dict[str, list[str]] = defaultdict(list)
     for path in split.files:
-        if _is_audio(path.name):
-            recordings[path.stem].append(path)
-    texts = _read_transcripts(split, folder, recordings)
-
-    def _add_problem(kind: str, name: str, message: str):
-        # File names need not be valid UTF-8, but problems are to be printed.
-        name, message = (text.encode("utf8", "backslashreplace").decode("utf8") for text in (name, message))
-        split.problems.append(Problem(kind, f"{split_name}/{name}", message))
-
+        if _is_audio(path):
+            recordings[os.path.splitext(os.path.basename(path))[0]].append(path)
+    texts = _read_transcripts(split, recordings)
     for name, paths in sorted(recordings.items()):
         if len(paths) > 1:
-            where = ", ".join(path.relative_to(folder).as_posix() for path in paths)
-            _add_problem("duplicate-recording", name, f"{len(paths)} files with this name, none of them used: {where}")
+            where = ", ".join(split.inside(path) for path in paths)
+            message = f"{len(paths)} files with this name, none of them used: {where}"
+            split.add_problem("duplicate-recording", name, message)
         elif name not in texts:
-            _add_problem("unlisted-recording", name, f"no transcript lists {paths[0].relative_to(folder).as_posix()}")
-        elif texts[name] is None:
+            split.add_problem("unlisted-recording", name, f"no transcript lists {split.inside(paths[0])}")
+        elif (text := texts[name]) is None:
             pass  # reported while the transcripts were read
-        elif not texts[name]:
-            _add_problem("empty-transcript", name, "its transcript has no words")
+        elif not text:
+            split.add_problem("empty-transcript", name, "its transcript has no words")
         else:
-            split.utterances.append(Utterance(name, texts[name] or "", paths[0]))
+            split.utterances.append(Utterance(name, text, paths[0]))
     for name in sorted(set(texts) - set(recordings)):
-        _add_problem("missing-recording", name, "there is a transcript but no recording")
+        split.add_problem("missing-recording", name, "there is a transcript but no recording")
     split.problems.sort()
-    return split
 
 
-def _read_transcripts(split: SplitSource, folder: Path, recordings: dict[str, list[Path]]) -> dict[str, str | None]:
+def _read_transcripts(split: SplitSource, recordings: dict[str, list[str]]) -> dict[str, str | None]:
     """
     :return: name -> text, words separated by one space; None if there are different ones
     """
     texts: dict[str, str | None] = {}
     for path in split.files:
-        if not _is_transcript(path.name):
+        if not is_transcript(path):
             continue
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-            where = f"{split.name}/{path.relative_to(folder).as_posix()}:{number}"
+        for number, line in enumerate(split.tree.read(path).splitlines(), start=1):
+            where = f"{split.inside(path)}:{number}"
             parsed = _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, recordings)
             if isinstance(parsed, str):
-                split.problems.append(Problem("malformed-line", where, parsed))
+                split.add_problem("malformed-line", where, parsed)
             elif parsed is not None:
                 name, text = parsed
                 if name not in texts:
                     texts[name] = text
                 elif texts[name] == text:
-                    split.problems.append(Problem("duplicate-transcript", where, f"{name} is listed twice"))
+                    split.add_problem("duplicate-transcript", where, f"{name} is listed twice")
                 else:
                     texts[name] = None
-                    split.problems.append(
-                        Problem("duplicate-transcript", where, f"{name} has different transcripts, none of them used")
-                    )
+                    message = f"{name} has different transcripts, none of them used"
+                    split.add_problem("duplicate-transcript", where, message)
     return texts
 
 
-def _parse_line(line: bytes, recordings: dict[str, list[Path]]) -> tuple[str, str] | str | None:
+def _parse_line(line: bytes, recordings: dict[str, list[str]]) -> tuple[str, str] | str | None:
     """
     :return: name and text, or what is wrong with the line, or None for a blank line
     """

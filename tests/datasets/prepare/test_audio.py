@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from returnn_common.datasets.prepare.audio import BrokenAudioError, EmptyAudioError, convert_recording
+from returnn_common.datasets.prepare.audio import BrokenAudioError, EmptyAudioError, convert_content, convert_recording
 
 from .corpus import encode, tone
 
@@ -29,7 +29,7 @@ def _decode(flac: bytes) -> np.ndarray:
 def test_flac_is_kept_byte_for_byte(tmp_path, subtype):
     content = encode(tone(), subtype=subtype)
     audio = _convert(tmp_path, content)
-    assert audio.flac == content
+    assert audio.content == content
     assert (audio.num_samples, audio.resampled, audio.mixed_down) == (3200, False, False)
 
 
@@ -39,7 +39,7 @@ def test_wav_keeps_its_samples(tmp_path, subtype):
     audio = _convert(tmp_path, encode(samples, format="WAV", subtype=subtype), "wav")
     if subtype == "FLOAT":  # soundfile writes int16 as their values, not as fractions of full scale
         audio = _convert(tmp_path, encode(samples / 2.0**15, format="WAV", subtype=subtype), "wav")
-    np.testing.assert_array_equal(_decode(audio.flac), samples)
+    np.testing.assert_array_equal(_decode(audio.content), samples)
     assert (audio.resampled, audio.mixed_down) == (False, False)
 
 
@@ -47,16 +47,34 @@ def test_wav_keeps_its_samples(tmp_path, subtype):
 def test_ogg(tmp_path, subtype):
     samples = tone(1.0)
     audio = _convert(tmp_path, encode(samples, format="OGG", subtype=subtype), "ogg")
-    decoded = _decode(audio.flac)
+    decoded = _decode(audio.content)
     assert len(decoded) == len(samples)
     assert np.corrcoef(decoded, samples)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("num_samples", [1, 100, 16_000, 70_000])
+def test_to_vorbis(num_samples):
+    """the same bytes each time, of the same length; what is Vorbis already is kept"""
+    samples = tone(5.0)[:num_samples]
+    audio, again = (convert_content(encode(samples), audio_format="ogg") for _ in range(2))
+    assert audio == again and audio.num_samples == num_samples
+    decoded, rate = soundfile.read(io.BytesIO(audio.content), dtype="int16")
+    assert (len(decoded), rate) == (num_samples, 16_000)
+    if num_samples > 1000:
+        assert np.corrcoef(decoded, samples)[0, 1] > 0.95
+    assert convert_content(audio.content, audio_format="ogg").content == audio.content
+
+
+def test_opus_becomes_vorbis():
+    content = convert_content(encode(tone(), format="OGG", subtype="OPUS"), audio_format="ogg").content
+    assert soundfile.info(io.BytesIO(content)).subtype == "VORBIS"
 
 
 def test_channels_are_averaged(tmp_path):
     left, right = tone(seed=1), tone(seed=2)
     audio = _convert(tmp_path, encode(np.stack([left, right], axis=1)))
     assert (audio.resampled, audio.mixed_down) == (False, True)
-    np.testing.assert_array_equal(_decode(audio.flac), np.rint((left.astype(float) + right) / 2))
+    np.testing.assert_array_equal(_decode(audio.content), np.rint((left.astype(float) + right) / 2))
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
@@ -67,12 +85,12 @@ def test_resampling_keeps_a_tone(tmp_path, rate):
     assert audio.num_samples == 16_000
     expected = 2**14 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
     inside = slice(500, -500)
-    assert np.abs(_decode(audio.flac)[inside] - expected[inside]).max() < 20  # of 16384
+    assert np.abs(_decode(audio.content)[inside] - expected[inside]).max() < 20  # of 16384
 
 
 def test_full_scale_does_not_wrap(tmp_path):
     square = np.repeat(np.tile(np.array([32767, -32768], "int16"), 100), 40)
-    samples = _decode(_convert(tmp_path, encode(square, rate=44_100)).flac)
+    samples = _decode(_convert(tmp_path, encode(square, rate=44_100)).content)
     assert samples.max() == 32767 and samples.min() == -32768
     assert (np.abs(np.diff(np.sign(samples))) > 0).sum() <= 2 * 200  # the ripples stay on their side
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from returnn_common.datasets import prepare
-from returnn_common.datasets.prepare import Problem, prepare_librispeech
+from returnn_common.datasets.prepare import Problem, pipeline, prepare_librispeech
 from returnn_common.datasets.prepare import librispeech as implementation
 
 from .corpus import encode, tone, write_chapter, write_split
@@ -31,6 +31,10 @@ def _index(zip_path: Path) -> list[dict]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_content(tmp_path):
@@ -119,8 +123,10 @@ def test_not_done_again(tmp_path, monkeypatch):
     (chapter / "1-1-0000.flac").write_bytes(b"broken")
     first = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
     decoded = []
-    convert = implementation.convert_recording
-    monkeypatch.setattr(implementation, "convert_recording", lambda path: (decoded.append(path.name), convert(path))[1])
+    convert = pipeline.convert_content
+    monkeypatch.setattr(
+        pipeline, "convert_content", lambda content, **opts: (decoded.append(content), convert(content, **opts))[1]
+    )
 
     again = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
     assert decoded == [] and again.up_to_date == ["dev", "test"]
@@ -331,7 +337,7 @@ def test_other_process_is_writing(tmp_path):
         os.close(lock)
 
 
-def test_interrupted_by_exception(tmp_path):
+def test_interrupted_by_exception(tmp_path, monkeypatch):
     write_split(tmp_path / "src" / "dev")
 
     def _interrupt(done: int, *_):
@@ -340,7 +346,87 @@ def test_interrupted_by_exception(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare_librispeech(tmp_path / "src", tmp_path / "dest", on_progress=_interrupt)
+    assert sorted(os.listdir(tmp_path / "dest")) == [".dev.journal.part", ".dev.zip.part"]
+    decoded = []
+    convert = pipeline.convert_content
+    monkeypatch.setattr(
+        pipeline, "convert_content", lambda content, **opts: (decoded.append(content), convert(content, **opts))[1]
+    )
+    prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    assert len(decoded) == 2  # of 4: it goes on where it has stopped
+    prepare_librispeech(tmp_path / "src", tmp_path / "whole")
+    assert _content(tmp_path / "dest") == _content(tmp_path / "whole")
+
+
+def test_interrupted_before_anything(tmp_path):
+    write_chapter(tmp_path / "src" / "dev" / "1" / "1", {"1-1-0.flac": b"x", "1-1-1.flac": encode(tone())})
+
+    def _interrupt(done: int, *_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_librispeech(tmp_path / "src", tmp_path / "dest", on_progress=_interrupt)
     assert os.listdir(tmp_path / "dest") == []
+
+
+@pytest.mark.parametrize("damage", ["zip", "journal", "source", "format", "end"])
+def test_what_was_left_is_only_used_if_it_fits(tmp_path, damage):
+    """each of them would give a wrong zip"""
+    write_split(tmp_path / "src" / "dev", speakers=3)
+
+    def _interrupt(done: int, *_):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_librispeech(tmp_path / "src", tmp_path / "dest", on_progress=_interrupt)
+    part, journal = tmp_path / "dest" / ".dev.zip.part", tmp_path / "dest" / ".dev.journal.part"
+    if damage == "zip":  # shorter than the journal says
+        part.write_bytes(part.read_bytes()[:-1])
+    elif damage == "journal":
+        journal.write_bytes(journal.read_bytes()[:-1])
+    elif damage == "source":
+        (tmp_path / "src" / "dev" / "1" / "1" / "1-1-0000.flac").write_bytes(encode(tone(0.3)))
+    elif damage == "end":  # what was written after the journal
+        part.write_bytes(part.read_bytes() + b"half an entry")
+    audio_format = "ogg" if damage == "format" else "flac"
+    prepare_librispeech(tmp_path / "src", tmp_path / "dest", audio_format=audio_format)
+    prepare_librispeech(tmp_path / "src", tmp_path / "whole", audio_format=audio_format)
+    assert _content(tmp_path / "dest") == _content(tmp_path / "whole")
+
+
+def test_problems_are_remembered_when_it_goes_on(tmp_path):
+    stereo = np.stack([tone(), tone()], axis=1)
+    recordings = {"1-1-0.flac": encode(stereo), "1-1-1.flac": b"x", "1-1-2.flac": encode(tone())}
+    write_chapter(tmp_path / "src" / "dev" / "1" / "1", recordings)
+
+    def _interrupt(done: int, *_):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_librispeech(tmp_path / "src", tmp_path / "dest", on_progress=_interrupt)
+    again = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    assert again == prepare_librispeech(tmp_path / "src", tmp_path / "whole")
+    assert len(again.problems) == 1 and again.num_mixed_down == 1
+    assert _content(tmp_path / "dest") == _content(tmp_path / "whole")
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    write_split(tmp_path / "src" / "dev")
+    writestr = zipfile.ZipFile.writestr
+
+    def _full(self, info, data):
+        if "2-1-0000" in info.filename:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return writestr(self, info, data)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(zipfile.ZipFile, "writestr", _full)
+        prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    prepare_librispeech(tmp_path / "src", tmp_path / "whole")
+    assert _content(tmp_path / "dest") == _content(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
@@ -368,36 +454,64 @@ def test_killed(tmp_path, sent):
     process.communicate(timeout=30)
     assert process.returncode != 0
 
-    left = sorted(os.listdir(tmp_path / "dest"))
-    assert left == ([".b.zip.part"] if sent == signal.SIGKILL else []) + ["a.manifest.json", "a.zip"]
+    assert sorted(os.listdir(tmp_path / "dest")) == [".b.journal.part", ".b.zip.part", "a.manifest.json", "a.zip"]
     (tmp_path / "dest" / ".mine.part").write_text("not ours")
     report = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
     assert report.up_to_date == ["a"]
     for name in ("a.zip", "b.zip"):
         assert _digest(tmp_path / "dest" / name) == _digest(tmp_path / "whole" / name)
-    assert ".b.zip.part" not in os.listdir(tmp_path / "dest") and (tmp_path / "dest" / ".mine.part").exists()
+    assert sorted(os.listdir(tmp_path / "dest")) == [".mine.part", *sorted(os.listdir(tmp_path / "whole"))]
 
 
 def test_removed_while_running(tmp_path, monkeypatch):
     write_split(tmp_path / "src" / "dev")
-    scan = implementation.scan_corpus
+    digest = implementation.source_digest
 
-    def _scan_then_lose_one(src):
-        splits = scan(src)
-        shutil.copystat(splits[0].utterances[0].path, splits[0].utterances[0].path)
-        digest = implementation.source_digest
+    def _digest_then_lose(*args, **opts):
+        result = digest(*args, **opts)
+        (tmp_path / "src" / "dev" / "1" / "1" / "1-1-0000.flac").unlink()
+        return result
 
-        def _digest_then_lose(split, *, root):
-            result = digest(split, root=root)
-            split.utterances[0].path.unlink()
-            return result
-
-        monkeypatch.setattr(implementation, "source_digest", _digest_then_lose)
-        return splits
-
-    monkeypatch.setattr(implementation, "scan_corpus", _scan_then_lose_one)
+    monkeypatch.setattr(implementation, "source_digest", _digest_then_lose)
     report = prepare_librispeech(tmp_path / "src", tmp_path / "dest")
     assert report.problems == [Problem("broken", "dev/1-1-0000", "cannot be read (No such file or directory)")]
+
+
+def test_chosen_splits(tmp_path):
+    for name in ("dev", "test", "train"):
+        write_split(tmp_path / "src" / name, speakers=1)
+    assert list(prepare_librispeech(tmp_path / "src", tmp_path / "dest", splits=["test", "dev"]).splits) == [
+        "dev",
+        "test",
+    ]
+    assert not (tmp_path / "dest" / "train.zip").exists()
+    with pytest.raises(ValueError, match="no split eval, other in it, only dev, test, train"):
+        prepare_librispeech(tmp_path / "src", tmp_path / "other", splits=["other", "dev", "eval"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_ogg(tmp_path):
+    """Vorbis, the same bytes each time, which RETURNN decodes to nearly the same"""
+    from returnn.datasets.audio import OggZipDataset
+
+    write_split(tmp_path / "src" / "dev", speakers=1)
+    for dest in ("one", "two"):
+        prepare_librispeech(tmp_path / "src", tmp_path / dest, audio_format="ogg")
+    assert _content(tmp_path / "one") == _content(tmp_path / "two")
+    assert [entry["file"] for entry in _index(tmp_path / "one" / "dev.zip")] == ["1-1-0000.ogg", "1-1-0001.ogg"]
+    opts = {"features": "raw", "sample_rate": 16_000, "peak_normalization": False}
+    dataset = OggZipDataset(str(tmp_path / "one" / "dev.zip"), audio=opts, targets=None)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(0, 1)
+    decoded, samples = dataset.get_data(0, "data")[:, 0], tone(0.1, seed=10) / 2**15
+    assert len(decoded) == len(samples) and np.corrcoef(decoded, samples)[0, 1] > 0.95
+    report = prepare_librispeech(tmp_path / "src", tmp_path / "one")  # to FLAC: done again
+    assert report.up_to_date == [] and _index(tmp_path / "one" / "dev.zip")[0]["file"] == "1-1-0000.flac"
+
+
+def test_audio_format(tmp_path):
+    with pytest.raises(ValueError, match="audio_format: expected one of flac, ogg, got 'mp3'"):
+        prepare_librispeech(tmp_path, tmp_path / "dest", audio_format="mp3")
 
 
 def test_real_recordings(shared_data, tmp_path):
