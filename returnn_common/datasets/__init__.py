@@ -13,10 +13,13 @@ from .vocab import (
     BpeVocab,
     ByteVocab,
     CharacterVocab,
+    PhonemeVocab,
+    ReturnnVocab,
     SentencePieceVocab,
     WordVocab,
     check_transcripts,
     make_vocab,
+    open_vocab,
 )
 
 __all__ = [
@@ -27,6 +30,8 @@ __all__ = [
     "DatasetConfig",
     "DatasetConfigStatic",
     "Librispeech",
+    "PhonemeVocab",
+    "ReturnnVocab",
     "SentencePieceVocab",
     "SequenceTask",
     "TextCorpus",
@@ -34,4 +39,5 @@ __all__ = [
     "WordVocab",
     "check_transcripts",
     "make_vocab",
+    "open_vocab",
 ]

@@ -9,12 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from . import _returnn_vocab
+
 __all__ = ["DatasetConfig", "DatasetConfigStatic", "VocabConfig"]
 
 
 class VocabConfig(ABC):
     """
     Between texts and sequences of label indices. A blank label is none of them: models that need one add it.
+
+    A class of one's own needs :meth:`get_num_classes` and :meth:`get_opts`; texts are then encoded by RETURNN's class
+    of these options. Whoever overrides :meth:`encode` overrides :meth:`decode` and :meth:`find_unknown` as well.
     """
 
     @abstractmethod
@@ -23,7 +30,10 @@ class VocabConfig(ABC):
 
     @abstractmethod
     def get_opts(self) -> dict[str, Any]:
-        """Options for :func:`returnn.datasets.util.vocabulary.Vocabulary.create_vocab`, plain data."""
+        """
+        Options for :func:`returnn.datasets.util.vocabulary.Vocabulary.create_vocab`, plain data: a vocabulary with the
+        same labels. What it can encode, it encodes as :meth:`encode` does.
+        """
 
     def get_eos_idx(self) -> int | None:
         """The index of the end-of-sentence label, or None if there is none."""
@@ -33,25 +43,42 @@ class VocabConfig(ABC):
         """The index of the begin-of-sentence label, or None if there is none."""
         return None
 
-    @abstractmethod
+    def get_dataset_opts(self) -> dict[str, Any]:
+        """
+        Plain data for the options of datasets of ours, from which :func:`.vocab.open_vocab` gives such an object back.
+        """
+        return self.get_opts()
+
     def encode(self, text: str) -> list[int]:
         """
-        Label indices of a text, as RETURNN's datasets give them, without begin or end of sentence.
+        Label indices of a text, without begin or end of sentence.
 
         :raises ValueError: if it cannot be written with the labels
         """
+        unknown = self.find_unknown(text)
+        if unknown:
+            raise ValueError(f"{self!r} lacks {', '.join(map(repr, dict.fromkeys(unknown)))} in {text!r}")
+        return _returnn_vocab.encode(self.get_opts(), text)
 
-    @abstractmethod
+    def encode_for_training(self, text: str, *, rng: np.random.Generator) -> list[int]:
+        """
+        The same but for vocabularies that have been told to draw for each text one of the ways to write it.
+
+        :param rng: to draw with
+        """
+        return self.encode(text)
+
     def decode(self, ids: Iterable[int]) -> str:
         """
         The text of label indices, inverse of :meth:`encode`.
 
         :raises ValueError: if an index is not one of the vocabulary
         """
+        return _returnn_vocab.decode(self.get_opts(), self._check_ids(ids))
 
-    @abstractmethod
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in order, as often as they come; empty if it has all."""
+        return _returnn_vocab.find_unknown(self.get_opts(), text)
 
     def _check_ids(self, ids: Iterable[int]) -> list[int]:
         ids = [int(i) for i in ids]

@@ -1,5 +1,5 @@
 """
-Vocabularies: characters, words, SentencePiece and BPE subwords, bytes.
+Vocabularies: characters, bytes, words, phonemes, SentencePiece and BPE subwords.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from .bpe import BpeVocab
 from .fit import check_transcripts
 from .lists import ByteVocab, CharacterVocab, WordVocab
 from .names import VOCAB_NAMES, make_vocab
+from .phonemes import PhonemeVocab
+from .plain import ReturnnVocab, open_vocab
 from .sentence_piece import SentencePieceVocab
 
 __all__ = [
@@ -15,8 +17,11 @@ __all__ = [
     "BpeVocab",
     "ByteVocab",
     "CharacterVocab",
+    "PhonemeVocab",
+    "ReturnnVocab",
     "SentencePieceVocab",
     "WordVocab",
     "check_transcripts",
     "make_vocab",
+    "open_vocab",
 ]

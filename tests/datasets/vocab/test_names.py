@@ -56,3 +56,11 @@ def test_characters_are_the_default_ones():
 def test_unknown_name():
     with pytest.raises(ValueError, match=r"make_vocab: expected one of chars, bytes, .*, got 'spm2k'"):
         make_vocab("spm2k")
+
+
+def test_options_that_do_not_fit():
+    for name in ["chars", "bytes", "phonemes"]:
+        with pytest.raises(ValueError, match=f"make_vocab: sampling is for subwords, not for '{name}'"):
+            make_vocab(name, sampling=0.1)
+    with pytest.raises(ValueError, match="make_vocab: byte_fallback is not for 'phonemes'"):
+        make_vocab("phonemes", byte_fallback=True)
