@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..datasets.prepare import AUDIO_FORMATS, PrepareReport, prepare_librispeech
+from ..datasets.prepare import AUDIO_FORMATS, MIRRORS, PrepareReport, download_librispeech, prepare_librispeech
 
 __all__ = ["add_parser", "main"]
 
@@ -39,6 +39,18 @@ def add_parser(subparsers: argparse._SubParsersAction):
     librispeech.add_argument(
         "--complete", action="store_true", help="exit status 1 also if an official split is not complete"
     )
+    librispeech.add_argument(
+        "--download",
+        action="store_true",
+        help="get the official archives first that are not in SRC (all seven, 60 GB, or those of --splits); after an "
+        "interruption, only the rest of them",
+    )
+    librispeech.add_argument(
+        "--mirror",
+        action="append",
+        metavar="URL",
+        help=f"where to download from, instead of {MIRRORS[0]} and its mirrors; may be repeated",
+    )
     _add_common(librispeech)
     librispeech.set_defaults(func=main)
 
@@ -67,6 +79,13 @@ def main(args: argparse.Namespace) -> int:
     :return: exit status: 0 all is well; 1 something was skipped, or the call was interrupted; 2 nothing could be done
     """
     try:
+        if args.download:
+            with _progress_bar(of_bytes=True) as on_progress:
+                download_librispeech(
+                    args.src, splits=args.splits, mirrors=args.mirror or MIRRORS, on_progress=on_progress
+                )
+        elif args.mirror:
+            raise ValueError("--mirror: expected together with --download")
         with _progress_bar() as on_progress:
             report = prepare_librispeech(
                 args.src,
@@ -87,18 +106,19 @@ def main(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+def _progress_bar(*, of_bytes: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on standard error; nothing where that is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    count = DownloadColumn() if of_bytes else MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("")
+        task = progress.add_task("", total=None)
 
-        def _on_progress(done: int, total: int, split: str):
-            progress.update(task, completed=done, total=total or None, description=split)
+        def _on_progress(done: int, total: int, what: str):
+            progress.update(task, completed=done, total=total or None, description=what)
 
         yield _on_progress
 

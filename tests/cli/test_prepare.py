@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import hashlib
+import tarfile
 import zipfile
 
 import pytest
 
 from returnn_common.cli import prepare
+from returnn_common.datasets.prepare.official import OFFICIAL_SPLITS
 
 from ..datasets.prepare.corpus import encode, tone, write_chapter, write_split
+from ..datasets.prepare.server import serve
 
 
 def _run(*words: str) -> int:
@@ -60,6 +65,29 @@ def test_splits_and_format(tmp_path):
     assert sorted(path.name for path in (tmp_path / "d").glob("*.zip")) == ["dev.zip", "test.zip"]
     with zipfile.ZipFile(tmp_path / "d" / "dev.zip") as file:
         assert "dev/1-1-0000.ogg" in file.namelist()
+
+
+def test_download(tmp_path, capsys, monkeypatch):
+    """then prepared; and nothing is downloaded again"""
+    write_split(tmp_path / "src" / "dev-clean")
+    with tarfile.open(tmp_path / "dev-clean.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "src" / "dev-clean", "LibriSpeech/dev-clean")
+    content = (tmp_path / "dev-clean.tar.gz").read_bytes()
+    known = dataclasses.replace(OFFICIAL_SPLITS["dev-clean"], md5=hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(OFFICIAL_SPLITS, "dev-clean", known)
+    words = ["librispeech", tmp_path / "new", tmp_path / "dest", "--download", "--splits", "dev-clean", "--mirror"]
+    with serve({"dev-clean.tar.gz": content}) as server:
+        for _ in range(2):
+            assert _run(*words, server.url) == 0
+            assert "4 of 2703 utterances" in capsys.readouterr().out
+        assert len(server.asked) == 1
+    assert (tmp_path / "dest" / "dev-clean.zip").is_file()
+    with serve({}) as server:
+        assert _run("librispeech", tmp_path / "new", tmp_path / "dest", "--download", "--mirror", server.url) == 2
+        said = f"dev-other.tar.gz could not be downloaded: {server.url}dev-other.tar.gz: 404 Not Found"
+        assert said in capsys.readouterr().err
+        assert _run("librispeech", tmp_path / "new", tmp_path / "dest", "--mirror", server.url) == 2
+        assert "--mirror: expected together with --download" in capsys.readouterr().err
 
 
 def test_bad_names(tmp_path, capsys):

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from .folder_tree import FileTree
 from .report import Problem
 
-__all__ = ["SplitSource", "Utterance", "describe_problems", "is_usual_split", "is_wanted_text", "scan_tree"]
+__all__ = ["SplitSource", "Utterance", "describe_problems", "is_audio", "is_usual_split", "is_wanted_text", "scan_tree"]
 
 AUDIO_SUFFIXES = (".flac", ".wav", ".ogg")
 TRANSCRIPT_SUFFIX = ".trans.txt"
@@ -87,10 +87,10 @@ def scan_tree(tree: FileTree) -> list[SplitSource]:
         prefix = f"{folder}/" if folder else ""
         if CHAPTERS in names:
             chapters = tree.read(prefix + CHAPTERS).decode("utf8", "replace")
-        names = [name for name in names if _is_audio(name) or is_transcript(name)]
+        names = [name for name in names if is_audio(name) or is_transcript(name)]
         if names:
             files_of_split[_split_folder(folder, names, root=tree.name)].extend(prefix + name for name in names)
-    if not any(_is_audio(path) for files in files_of_split.values() for path in files):
+    if not any(is_audio(path) for files in files_of_split.values() for path in files):
         return []
 
     splits: dict[str, SplitSource] = {}
@@ -117,7 +117,8 @@ def describe_problems(problems: list[Problem], *, limit: int = 3) -> str:
     return "; ".join(f"{problem.name}: {problem.message}" for problem in problems[:limit]) or "none"
 
 
-def _is_audio(name: str) -> bool:
+def is_audio(name: str) -> bool:
+    """:return: whether a file is called like a recording"""
     return name.lower().endswith(AUDIO_SUFFIXES)
 
 
@@ -156,7 +157,7 @@ def _split_folder(folder: str, names: list[str], *, root: str) -> str:
     if not parts:
         return folder
     parent = parts[-2] if len(parts) > 1 else root
-    stems = [name for name in names if _is_audio(name)] or [name.replace(".", "-", 1) for name in names]
+    stems = [name for name in names if is_audio(name)] or [name.replace(".", "-", 1) for name in names]
     if any(stem.startswith(f"{parent}-{parts[-1]}-") for stem in stems):
         return folders[max(len(folders) - 3, 0)]
     if any(stem.startswith(f"{parts[-1]}-") for stem in stems):
@@ -167,7 +168,7 @@ def _split_folder(folder: str, names: list[str], *, root: str) -> str:
 def _scan_split(split: SplitSource):
     recordings: dict[str, list[str]] = defaultdict(list)
     for path in split.files:
-        if _is_audio(path):
+        if is_audio(path):
             recordings[os.path.splitext(os.path.basename(path))[0]].append(path)
     texts = _read_transcripts(split, recordings)
     for name, paths in sorted(recordings.items()):
