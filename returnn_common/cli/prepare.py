@@ -8,15 +8,24 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from ..datasets.prepare import AUDIO_FORMATS, MIRRORS, PrepareReport, download_librispeech, prepare_librispeech
+from ..datasets.prepare import (
+    AUDIO_FORMATS,
+    MIRRORS,
+    PrepareReport,
+    download_librispeech,
+    prepare_folder,
+    prepare_librispeech,
+)
+from ..datasets.transcripts_table import TableColumns
 
 __all__ = ["add_parser", "main"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction):
     """
-    Adds ``prepare librispeech SRC DEST``.
+    Adds ``prepare librispeech SRC DEST`` and ``prepare folder SRC DEST``.
 
     :param subparsers: of the main command; the handler is set as ``func``
     """
@@ -52,7 +61,25 @@ def add_parser(subparsers: argparse._SubParsersAction):
         help=f"where to download from, instead of {MIRRORS[0]} and its mirrors; may be repeated",
     )
     _add_common(librispeech)
-    librispeech.set_defaults(func=main)
+    librispeech.set_defaults(func=main, prepare=_prepare_librispeech)
+    folder = corpora.add_parser(
+        "folder",
+        help="your own recordings, with a table of their transcripts",
+        description="Your own recordings (.flac, .wav, .ogg, .mp3), with a table of their transcripts for each split: "
+        "train.tsv, .csv or .jsonl gives DEST/train.zip. What cannot be used is listed, and the exit status is 1 then.",
+    )
+    folder.add_argument("src", metavar="SRC", help="a table, or a folder of tables")
+    folder.add_argument(
+        "--audio-folder", metavar="DIR", help="where paths in the tables start (default: the table's folder)"
+    )
+    folder.add_argument(
+        "--columns",
+        type=_columns,
+        metavar="KEY=NAME,...",
+        help="names of the columns for path, text, name, speaker, where they are unusual, such as path=file,text=de",
+    )
+    _add_common(folder)
+    folder.set_defaults(func=main, prepare=_prepare_folder)
 
 
 def _add_common(parser: argparse.ArgumentParser):
@@ -73,28 +100,22 @@ def _names(text: str) -> list[str]:
     return names
 
 
+def _columns(text: str) -> TableColumns:
+    try:
+        return TableColumns(**dict(pair.split("=", 1) for pair in text.split(",")))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"expected path=NAME,text=NAME,name=NAME,speaker=NAME or some of them, got {text!r}"
+        ) from None
+
+
 def main(args: argparse.Namespace) -> int:
     """
-    :param args: of ``librispeech``
+    :param args: of ``librispeech`` or ``folder``
     :return: exit status: 0 all is well; 1 something was skipped, or the call was interrupted; 2 nothing could be done
     """
     try:
-        if args.download:
-            with _progress_bar(of_bytes=True) as on_progress:
-                download_librispeech(
-                    args.src, splits=args.splits, mirrors=args.mirror or MIRRORS, on_progress=on_progress
-                )
-        elif args.mirror:
-            raise ValueError("--mirror: expected together with --download")
-        with _progress_bar() as on_progress:
-            report = prepare_librispeech(
-                args.src,
-                args.dest,
-                splits=args.splits,
-                audio_format=args.audio_format,
-                num_workers=args.num_workers,
-                on_progress=on_progress,
-            )
+        report = args.prepare(args)
     except KeyboardInterrupt:
         print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 1
@@ -102,7 +123,27 @@ def main(args: argparse.Namespace) -> int:
         print(f"returnn-common prepare: {error}", file=sys.stderr)
         return 2
     _print_report(report)
-    return 1 if report.problems or (args.complete and report.missing) else 0
+    return 1 if report.problems or (args.corpus == "librispeech" and args.complete and report.missing) else 0
+
+
+def _prepare_librispeech(args: argparse.Namespace) -> PrepareReport:
+    if args.download:
+        with _progress_bar(of_bytes=True) as on_progress:
+            download_librispeech(args.src, splits=args.splits, mirrors=args.mirror or MIRRORS, on_progress=on_progress)
+    elif args.mirror:
+        raise ValueError("--mirror: expected together with --download")
+    with _progress_bar() as on_progress:
+        return prepare_librispeech(args.src, args.dest, **_common(args), on_progress=on_progress)
+
+
+def _prepare_folder(args: argparse.Namespace) -> PrepareReport:
+    options = {"audio_folder": args.audio_folder, "columns": args.columns, **_common(args)}
+    with _progress_bar() as on_progress:
+        return prepare_folder(args.src, args.dest, **options, on_progress=on_progress)
+
+
+def _common(args: argparse.Namespace) -> dict[str, Any]:
+    return {"splits": args.splits, "audio_format": args.audio_format, "num_workers": args.num_workers}
 
 
 @contextmanager

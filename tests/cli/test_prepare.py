@@ -127,3 +127,28 @@ def test_interrupted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prepare, "prepare_librispeech", _interrupt)
     assert _run("librispeech", tmp_path, tmp_path / "dest") == 1
     assert "Interrupted; run the same command again" in capsys.readouterr().err
+
+
+def test_folder(tmp_path, capsys):
+    (tmp_path / "src" / "clips").mkdir(parents=True)
+    for name in ("a", "b"):
+        (tmp_path / "src" / "clips" / f"{name}.flac").write_bytes(encode(tone()))
+    (tmp_path / "src" / "train.tsv").write_text("wave\tGerman\na.flac\tEINS\nb.flac\tZWEI\nc.flac\tDREI\n")
+    (tmp_path / "src" / "other.tsv").write_text("wave\tGerman\na.flac\tEINS\n")
+    words = ["folder", tmp_path / "src", tmp_path / "dest", "--audio-format", "ogg", "--splits", "train"]
+    words += ["--audio-folder", tmp_path / "src" / "clips", "--columns"]
+    assert _run(*words, "path=wave,text=German") == 1
+    assert "skipped: train/c.flac: train.tsv:4 lists it" in capsys.readouterr().out
+    with zipfile.ZipFile(tmp_path / "dest" / "train.zip") as file:
+        assert file.namelist() == ["train/a.ogg", "train/b.ogg", "train.txt"] and b"ZWEI" in file.read("train.txt")
+    assert _run(*words, "path=x") == 2
+    assert "no column 'x', only wave, German" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["path", "path=a,date=b"])
+def test_bad_columns(tmp_path, capsys, columns):
+    with pytest.raises(SystemExit):
+        _run("folder", tmp_path, tmp_path / "dest", "--columns", columns)
+    assert f"expected path=NAME,text=NAME,name=NAME,speaker=NAME or some of them, got {columns!r}" in (
+        capsys.readouterr().err
+    )

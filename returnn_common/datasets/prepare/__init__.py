@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from .audio import AUDIO_FORMATS
 from .download import MIRRORS, DownloadError, download_librispeech
+from .folder import prepare_folder
 from .librispeech import prepare_librispeech
 from .report import PrepareReport, Problem, SplitSummary
 
@@ -17,5 +18,6 @@ __all__ = [
     "Problem",
     "SplitSummary",
     "download_librispeech",
+    "prepare_folder",
     "prepare_librispeech",
 ]

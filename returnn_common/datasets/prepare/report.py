@@ -14,7 +14,7 @@ class Problem:
 
     :param kind: ``broken``, ``empty-recording``, ``empty-transcript``, ``unlisted-recording`` (no transcript has it),
         ``missing-recording`` (a transcript without one), ``malformed-line``, ``duplicate-recording`` (two files with
-        one name) or ``duplicate-transcript``
+        one name), ``duplicate-transcript`` or ``unusable-name`` (in a table; no file could be called so)
     :param name: ``SPLIT/UTTERANCE``, or path and number of a transcript's line
     :param message: the reason
     """
