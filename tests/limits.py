@@ -169,6 +169,15 @@ LIMITS: list[Limit] = [
         *("beam search with decoders and language models", "nn/loop.py puts all layers into the loop itself"),
     ),
     Limit(
+        *("a while_loop in which parts of the state need each other", _ND, on.state_of_while_loop),
+        *(
+            "Exception",
+            "require broadcasting",
+            "to find dims, it goes round the loop, and takes a layer for a scalar",
+        ),
+        *("CTC beam search with Transformers", "nn/loop.py: all parts of the state come before any other layer"),
+    ),
+    Limit(
         *("audio.specaugment", _ND, on.specaugment),
         *("Exception", "Exception constructing template network", "the step is compared with an integer"),
         *("every recogniser", "models/specaugment.py has its own mask arithmetic"),

@@ -130,6 +130,24 @@ def module_in_while_loop(engine: str) -> Result:
     return _call(engine, _Recurrent)
 
 
+def state_of_while_loop(engine: str) -> Result:
+    """Two parts of a state with dims of their own need each other."""
+
+    def func(x, feat):
+        slots = Dim(4, name="slots")
+        positions = rf.range_over_dim(slots)
+
+        def body(state):
+            here = rf.compare(positions, "==", state["i"], allow_broadcast_all_sources=True)
+            kept = rf.where(here, state["x"], state["kept"])
+            return {"i": state["i"] + 1, "x": rf.reduce_max(kept, axis=slots) + 0.5, "kept": kept * 0.5}
+
+        initial = {"i": rf.constant(0, dims=[]), "x": x, "kept": rf.zeros([batch_dim, slots, feat])}
+        return {"y": (rf.while_loop(lambda state: state["i"] < 3, body, initial)["x"], [batch_dim, feat])}
+
+    return run_on(engine, func, {"x": Input(X[:, 0], "batch feat")}, {"feat": 3})
+
+
 def specaugment(engine: str) -> Result:
     def func(x, time, feat):
         return {"y": (rf.audio.specaugment(x, spatial_dim=time, feature_dim=feat), [batch_dim, time, feat])}

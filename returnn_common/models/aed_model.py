@@ -184,8 +184,7 @@ class AedModel(nn.Module):
         :param beam_size: see :func:`beam_search`
         :param ctc_scale: 0 to 1, share of the CTC head that :func:`ctc_log_probs` takes
         :param time_sync: False: hypotheses grow label by label (:func:`beam_search`, with CTC's prefix probabilities).
-            True: frame by frame (:func:`ctc_beam_search`, with the decoder as its scorer); not on the net dict
-            with a Transformer decoder
+            True: frame by frame (:func:`ctc_beam_search`, with the decoder as its scorer)
         :param lm: a scorer over the decoder's labels, with the same begin and end of sentence
         :param lm_scale: its weight
         :param length_exponent: see :func:`beam_search`. None: 1 without CTC, 0 with it, which punishes a wrong length

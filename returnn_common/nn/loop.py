@@ -3,7 +3,7 @@ A while loop in whose body modules can be called on every engine.
 
 Differs from :func:`returnn.frontend.while_loop` on the net dict only. There, RETURNN makes each layer in the net of a
 module on the call stack, or of the one that was called last. When a module of the model runs the loop, or the loop's
-state came out of one, that net is outside of the loop, and the loop fails.
+state came out of one, that net is outside of the loop, and the loop fails. And it doesn't find out about all dims.
 """
 
 from __future__ import annotations
@@ -37,13 +37,51 @@ def while_loop(cond: Callable[[S], bool | Tensor], body: Callable[[S], S], initi
     net = Layer.top()
     before = set(net.children.values())
     with _layers_in_entered_net():
-        last = rf.while_loop(cond, body, initial)
+        last = rf.cond(cond(initial), lambda: _run_layers(cond, body, initial), lambda: initial)
         copies = _bring_near(net, [layer for layer in net.children.values() if layer not in before])
     # RETURNN drops layers that nothing seems to need. It doesn't see that a part of the state which is not used after
     # the loop still needs its initial value.
     for x in _tensors(last):
         x.raw_tensor.layer_extra_dependencies.extend(y.raw_tensor for y in [*_tensors(initial), *copies])
     return last
+
+
+def _run_layers(cond: Callable[[S], bool | Tensor], body: Callable[[S], S], initial: S) -> S:
+    """
+    Like RETURNN's own, it runs the body at least once. But the order of the layers is ours. RETURNN finds out about
+    dims by going from each layer to those that it needs, and so comes back to where it was. There it knows a part of
+    the state by the initial value, and takes any other layer for a scalar. So all parts of the state have to come
+    before any other layer: each one needs the next one first, and the end of the loop needs the first one.
+    """
+    from returnn.tf import frontend_layers as rfl
+
+    loop = rfl.Loop(max_seq_len=rf.constant(2**31 - 1, dims=()))
+    loop.state.state = initial
+    with loop:
+        state = body(tree.map_structure(_copy, loop.state.state))
+        parts: list[Tensor] = []
+        for x in reversed(tree.flatten(state)):
+            parts.insert(0, _after(parts[:1], x))
+        state = tree.unflatten_as(initial, parts)
+        loop.state.state = state
+        loop.end(_after(parts[:1], rf.logical_not(cond(state))), include_eos=True)
+    return loop.state.state
+
+
+def _copy(x: Tensor) -> Tensor:
+    """So that no layer with several inputs meets a part of the state where RETURNN gives up to follow these inputs."""
+    from returnn.tf import frontend_layers as rfl
+
+    return rfl.make_layer({"class": "copy", "from": x}, name="previous")
+
+
+def _after(before: list[Tensor], x: Tensor) -> Tensor:
+    """:return: x, for which RETURNN looks at before first"""
+    from returnn.tf import frontend_layers as rfl
+
+    zero = rf.constant(0, dims=(), dtype=x.dtype, sparse_dim=x.sparse_dim)
+    first = rfl.make_layer({"class": "copy", "from": zero, "extra_deps": before}, name="first")
+    return rfl.make_layer({"class": "eval", "from": [first, x], "eval": "(source(0), source(1))[1]"}, name="next")
 
 
 @contextlib.contextmanager

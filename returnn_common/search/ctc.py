@@ -89,7 +89,7 @@ def ctc_beam_search(
     :param scorer: e.g. a language model, with `vocab_dim`, `initial_state(*, batch_dims)` and
         `score(prev_labels, state) -> (log_probs, new_state)`. Its vocabulary is V (what it has in the place of
         blank, e.g. `eos`, is never a label), or V without blank
-        (the others in the same order). Dims that grow in its state, like a Transformer's, need PyTorch
+        (the others in the same order). Its state may grow on PyTorch alone
     :param scorer_scale: weight of the scorer; with 0, it is ignored
     :param recombine: "sum" over the alignments of a label sequence, or "max", its best alignment
     :param bos: the scorer's first `prev_labels`, an index of its vocabulary. Default: `eos` if given, else 0

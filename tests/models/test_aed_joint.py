@@ -215,12 +215,12 @@ def test_what_does_not_fit(kwargs: dict[str, Any], message: str):
         ("tensorflow", True),
         pytest.param("tensorflow", False, marks=pytest.mark.slow),
         pytest.param("tensorflow-net-dict", False, marks=pytest.mark.slow),
+        pytest.param("tensorflow-net-dict", True, marks=pytest.mark.slow),
         pytest.param("jax", False, marks=pytest.mark.slow),
         pytest.param("jax", True, marks=pytest.mark.slow),
     ],
 )
 def test_engines_agree(engine: str, time_sync: bool, monkeypatch):
-    """On the net dict, a Transformer's state doesn't get through a search frame by frame."""
     monkeypatch.setattr(ctc_prefix_scorer, "_ROUNDS_IN_GRAPH", 2)  # for 3 frames; a net dict takes long to build
     search = _search(beam_size=3, ctc_scale=0.4, time_sync=time_sync)
     expected, result = (_run(search, engine=e) for e in ("torch", engine))

@@ -46,3 +46,28 @@ def test_modules_in_the_body(num_steps: int, engine: str):
         for i in range(2):
             expected = np.tanh(expected @ params[f"steps.{i}.weight"] + params[f"steps.{i}.bias"])
     np.testing.assert_allclose(result["y"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parts_of_the_state_need_each_other(engine: str):
+    """and have different dims, as a decoder's keys and the scores of a search"""
+
+    def func(x, feat):
+        slots = nn.Dim(4, name="slots")
+
+        def body(state):
+            here = nn.compare_bc(nn.range_over_dim(slots), "equal", state["i"])
+            kept = nn.where(here, state["x"], state["kept"])
+            return {"i": state["i"] + 1, "x": nn.reduce_max(kept, axis=slots) + 0.5, "kept": kept * 0.5}
+
+        initial = {"i": nn.constant(0, dims=()), "x": x, "kept": nn.zeros([nn.batch_dim, slots, feat])}
+        last = nn.while_loop(lambda state: state["i"] < 3, body, initial)
+        return {"x": (last["x"], [nn.batch_dim, feat]), "kept": (last["kept"], [nn.batch_dim, slots, feat])}
+
+    result = run_on(engine, func, {"x": Input(X, "batch feat")}, {"feat": 3})
+    x, kept = X, np.zeros([2, 4, 3])
+    for i in range(3):
+        kept[:, i] = x
+        x, kept = kept.max(1) + 0.5, kept * 0.5
+    np.testing.assert_allclose(result["x"], x, atol=1e-5)
+    np.testing.assert_allclose(result["kept"], kept, atol=1e-5)

@@ -13,7 +13,7 @@ from returnn_common.models.decoder.lstm_attention import make_lstm_attention_dec
 from returnn_common.models.decoder.transformer import make_transformer_decoder
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
-from returnn_common.search import DecoderScorer, beam_search, combine, sample, score_labels
+from returnn_common.search import DecoderScorer, beam_search, combine, ctc_beam_search, sample, score_labels
 from tests.engines import ENGINES, Input, run_on
 
 FEATURES, VOCAB, END = 4, 4, 0
@@ -84,6 +84,42 @@ def test_engines_agree(names: tuple[str, ...], engine: str):
     assert expected["lengths"].max() > 1
     for name in {"scores", "forced"} & set(result.outputs):
         np.testing.assert_allclose(result[name], expected["scores"], atol=1e-4)
+
+
+def _search_frames(engine: str):
+    """with a language model as scorer; it has CTC's blank, too, which is its end of sentence"""
+
+    def _func(model, x, time):
+        found = ctc_beam_search(
+            nn.log_softmax(x * 2.0, axis=model.vocab_dim),
+            spatial_dim=time,
+            blank=VOCAB - 1,
+            beam_size=3,
+            scorer=DecoderScorer(model),
+            scorer_scale=0.5,
+            bos=VOCAB - 1,
+            eos=VOCAB - 1,
+        )
+        dims = [nn.batch_dim, found.beam_dim]
+        return {"labels": (found.labels, [*dims, found.spatial_dim]), "scores": (found.scores, dims)}
+
+    x = np.random.default_rng(5).normal(size=(3, 5, FEATURES)).astype("float32")
+    return run_on(
+        engine,
+        _func,
+        {"x": Input(x, "batch time feat")},
+        {"time": LENGTHS, "feat": FEATURES},
+        make_model=lambda feat: MAKE["transformer-lm"](feat, feat),
+    )
+
+
+# The engine whose loops ask the most of a state; tests/models/test_aed_joint.py has decoders, and the other engines.
+@pytest.mark.parametrize("engine", ["tensorflow-net-dict"])
+def test_engines_agree_frame_by_frame(engine: str):
+    expected, result = _search_frames("torch"), _search_frames(engine)
+    np.testing.assert_array_equal(result["labels"], expected["labels"])
+    np.testing.assert_allclose(result["scores"], expected["scores"], atol=1e-4)
+    assert expected["labels"].shape[-1] > 1
 
 
 @pytest.mark.parametrize("names", [("absolute",), ("lstm-attention", "transformer-lm")], ids="+".join)
