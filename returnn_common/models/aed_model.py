@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import nn
-from ..search import Alignment, DecoderScorer, Hypotheses, Scorer, beam_search, combine, ctc_align
+from ..search import (
+    Alignment,
+    DecoderScorer,
+    Hypotheses,
+    Scorer,
+    SoftAlignment,
+    beam_search,
+    combine,
+    ctc_align,
+    ctc_soft_align,
+)
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .joint_search import JointSearch, check_time_sync
@@ -151,16 +161,23 @@ class AedModel(nn.Module):
         :raises ValueError: if there is no CTC head
         """
         log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
-        return (
-            ctc_align(
-                log_probs,
-                spatial_dim=spatial_dim,
-                labels=labels,
-                labels_spatial_dim=labels_spatial_dim,
-                blank=self.blank_index,
-            ),
-            spatial_dim,
-        )
+        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+        return ctc_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
+
+    def soft_align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[SoftAlignment, nn.Dim]:
+        """
+        By the CTC head as well.
+
+        :param source: see :func:`encode`
+        :param labels: see :func:`align`
+        :return: how probable each is in each frame, see :func:`ctc_soft_align`; and the frames' dim
+        :raises ValueError: if there is no CTC head
+        """
+        log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+        return ctc_soft_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
 
     def search(
         self,

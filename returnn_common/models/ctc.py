@@ -13,9 +13,11 @@ from ..search import (
     CtcPrefixScorer,
     Hypotheses,
     Scorer,
+    SoftAlignment,
     ctc_align,
     ctc_beam_search,
     ctc_greedy_search,
+    ctc_soft_align,
 )
 from .features import LogMel
 from .hypothesis_parts import score_parts
@@ -93,16 +95,20 @@ class CtcModel(nn.Module):
         :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
         """
         log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
-        return (
-            ctc_align(
-                log_probs,
-                spatial_dim=spatial_dim,
-                labels=labels,
-                labels_spatial_dim=labels_spatial_dim,
-                blank=self.blank_index,
-            ),
-            spatial_dim,
-        )
+        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+        return ctc_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
+
+    def soft_align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[SoftAlignment, nn.Dim]:
+        """
+        :param source: see :func:`encode`
+        :param labels: see :func:`align`
+        :return: how probable each is in each frame, see :func:`ctc_soft_align`; and the frames' dim
+        """
+        log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
+        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+        return ctc_soft_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
 
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim

@@ -13,6 +13,7 @@ from ..search import (
     Alignment,
     Hypotheses,
     Scorer,
+    SoftAlignment,
     TransducerLmScorer,
     combine,
     ctc_align,
@@ -24,6 +25,7 @@ from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
 from .speech import encode, last_ctc_log_probs
+from .transducer_labels import KnownLabels
 
 __all__ = ["TransducerModel"]
 
@@ -85,7 +87,7 @@ class TransducerModel(nn.Module):
         self.aux_ctc_layers = tuple(aux_ctc_layers)
         self.aux_ctc_scale = aux_ctc_scale
         self.frames_per_block = frames_per_block
-        self.can_align = bool(self.aux_ctc_layers)
+        self.can_align = True
         self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
 
     def encode(
@@ -118,17 +120,7 @@ class TransducerModel(nn.Module):
         """
         collected = {} if self.aux_ctc_layers else None
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected)
-        predicted, goal = self._predict_all(targets, targets_spatial_dim, spatial_dim=spatial_dim)
-        if self.frames_per_block is None:
-            losses = nn.transducer_losses(self.join(encoded, predicted), goal)
-        else:
-            losses = nn.joint_transducer_loss(
-                self.join,
-                encoder=encoded,
-                predictor=predicted,
-                targets=goal,
-                frames_per_block=self.frames_per_block,
-            ).as_losses()
+        losses = self._know(targets, targets_spatial_dim, encoded=encoded, spatial_dim=spatial_dim).losses()
         if collected is None:
             return losses
         heads = zip(self.aux_ctc_layers, self.aux_ctc_outputs, strict=True)
@@ -141,24 +133,24 @@ class TransducerModel(nn.Module):
         )
         return {**ctc, **losses}
 
-    def _predict_all(
-        self, targets: nn.Tensor, targets_spatial_dim: nn.Dim, *, spatial_dim: nn.Dim
-    ) -> tuple[nn.Tensor, nn.TransducerTargets]:
-        """:return: the predictor's output for each number of labels ``{batch, labels + 1, features}``, and the goal"""
-        labels = nn.set_sparse_dim(targets, self.predictor.in_dim)
+    def _know(
+        self, labels: nn.Tensor, labels_spatial_dim: nn.Dim, *, encoded: nn.Tensor, spatial_dim: nn.Dim
+    ) -> KnownLabels:
         start = self.blank_index
-        previous, _, positions_dim = with_bos_eos(labels, spatial_dim=targets_spatial_dim, bos=start, eos=start)
-        state = self.predictor.default_initial_state(batch_dims=targets.remaining_dims(targets_spatial_dim))
+        previous, _, positions_dim = with_bos_eos(
+            nn.set_sparse_dim(labels, self.predictor.in_dim), spatial_dim=labels_spatial_dim, bos=start, eos=start
+        )
+        state = self.predictor.default_initial_state(batch_dims=labels.remaining_dims(labels_spatial_dim))
         predicted, _ = self.predictor(previous, spatial_dim=positions_dim, state=state)
-        goal = nn.TransducerTargets(
-            targets=nn.set_sparse_dim(targets, self.labels_dim),
+        targets = nn.TransducerTargets(
+            targets=nn.set_sparse_dim(labels, self.labels_dim),
             input_spatial_dim=spatial_dim,
-            targets_spatial_dim=targets_spatial_dim,
+            targets_spatial_dim=labels_spatial_dim,
             blank_index=self.blank_index,
             topology=self.topology,
             fast_emission=self.fast_emission,
         )
-        return predicted, goal
+        return KnownLabels(self.join, encoded, predicted, targets, self.frames_per_block)
 
     def ctc_log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
@@ -175,19 +167,39 @@ class TransducerModel(nn.Module):
         return log_probs, spatial_dim
 
     def align(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        labels: nn.Tensor,
+        labels_spatial_dim: nn.Dim,
+        use_ctc: bool = False,
     ) -> tuple[Alignment, nn.Dim]:
         """
-        By the CTC head on the last one of its layers; a transducer may emit labels late.
-
         :param source: see :func:`encode`
         :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
-        :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
-        :raises ValueError: if there is no CTC head
+        :param use_ctc: by the CTC head that :func:`ctc_log_probs` takes; a transducer may emit labels late
+        :return: in which frames they are, see :func:`transducer_align` or :func:`ctc_align`; and the frames' dim
+        :raises ValueError: if there is no CTC head to use
         """
-        log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
-        dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
-        return ctc_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
+        if use_ctc:
+            log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+            dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+            return ctc_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        return self._know(labels, labels_spatial_dim, encoded=encoded, spatial_dim=spatial_dim).align(), spatial_dim
+
+    def soft_align(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+    ) -> tuple[SoftAlignment, nn.Dim]:
+        """
+        :param source: see :func:`encode`
+        :param labels: see :func:`align`
+        :return: how probable each is in each frame, see :func:`transducer_soft_align`; and the frames' dim
+        """
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        known = self._know(labels, labels_spatial_dim, encoded=encoded, spatial_dim=spatial_dim)
+        return known.soft_align(), spatial_dim
 
     # What the searches need, see :class:`returnn_common.search.Transducer`.
 
@@ -309,15 +321,12 @@ class TransducerModel(nn.Module):
         :raises ValueError: for an ``lm`` with fewer labels
         """
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        predicted, goal = self._predict_all(hypotheses.labels, hypotheses.spatial_dim, spatial_dim=spatial_dim)
-        encoded = nn.combine_bc(encoded, "+", nn.zeros([*hypotheses.lengths.dims], dtype=encoded.dtype))
-        encoded.feature_dim = self.encoder.out_dim
-        loss = nn.joint_transducer_loss(self.join, encoder=encoded, predictor=predicted, targets=goal)
+        known = self._know(hypotheses.labels, hypotheses.spatial_dim, encoded=encoded, spatial_dim=spatial_dim)
         end = self.blank_index
         internal_lm = self.internal_lm(nn.FeatureDim("labels-and-end", end + 1), bos=end)
         lm_part = (lm, end if bos is None else bos, end if eos is None else eos)
         return {
-            "transducer": nn.where(loss.possible, -loss.value, float("-inf")),
+            "transducer": known.log_probs(),
             **score_parts(hypotheses, {"internal_lm": (internal_lm, end, end), "lm": lm_part}),
         }
 

@@ -1,10 +1,11 @@
 """
-When words are spoken: from the frames of labels (:func:`returnn_common.search.ctc_align`) to words with seconds.
+When words are spoken: from the frames of labels (:class:`returnn_common.search.Alignment`) to words with seconds.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,8 @@ class WordTime:
     """
     :param text: the word, without spaces
     :param start: seconds
-    :param end: seconds, of the end of its last label. CTC models tend to give each label one or two frames somewhere
-        in its sound, so that a word lasts longer than that.
+    :param end: seconds, of the end of its last label. CTC models and transducers tend to give each label one or two
+        frames somewhere in its sound or behind it, so that a word lasts longer than that.
     :param confidence: mean probability of the word's labels over their frames; None if it was not asked for
     """
 
@@ -48,11 +49,13 @@ def word_times(
     frame_shift: float,
     offset: float = 0.0,
     frame_scores: Sequence[float] | None = None,
+    label_scores: Sequence[float] | None = None,
 ) -> list[WordTime]:
     """
     The words of one label sequence. What is a word, the text decides: what `decode` separates by spaces. So this is for
     subwords, characters and words alike. A label that adds nothing but space (the space between characters) belongs to
-    no word. Where a label has several words, each gets a share of its time by the number of characters.
+    no word. Where a label has several words, each gets a share of its time by the number of characters; where a
+    transducer emits several labels in one frame, each gets an equal share of that.
 
     :param labels: indices, without padding
     :param decode: indices -> text, e.g. `VocabConfig.decode`
@@ -60,23 +63,24 @@ def word_times(
     :param ends: of each label, in frames, exclusive
     :param frame_shift: seconds between two frames, see :func:`frame_shift`
     :param offset: seconds, time of frame 0
-    :param frame_scores: log prob of the path in each frame, for confidences
+    :param frame_scores: log prob of the path in each frame, for confidences; not for transducers
+    :param label_scores: instead, log of the mean prob of each label in its frames, see
+        :class:`returnn_common.search.Alignment`
     :return: in order; `" ".join` of the texts is that of `decode(labels).split()`
     :raises ValueError: for starts or ends of another number than labels, frames that run backwards (as those of an
-        alignment that is impossible), or a frame_shift that is not positive
+        alignment that is impossible), a frame_shift that is not positive, or scores of both kinds
     """
     labels = [int(c) for c in labels]
     spans = _check_spans(labels, starts, ends)
     if not frame_shift > 0:
         raise ValueError(f"word_times: frame_shift, expected seconds above 0, got {frame_shift!r}")
-    probs = None if frame_scores is None else np.exp(np.asarray(frame_scores, "float64"))
-    if probs is not None and spans and spans[-1][1] > len(probs):
-        raise ValueError(f"word_times: frame_scores, expected at least {spans[-1][1]} frames, got {len(probs)}")
+    probs = _label_probs(spans, frame_scores, label_scores)
+    times = _share_frames(spans)
     counts = _count_characters(labels, decode)
 
     def time(label: int, character: int) -> float:
         """:return: when that character ends, if all of a label last equally long"""
-        (start, end), before = spans[label], counts[label - 1] if label else 0
+        (start, end), before = times[label], counts[label - 1] if label else 0
         return offset + frame_shift * (start + (end - start) * (character - before) / (counts[label] - before))
 
     words, done = [], 0
@@ -86,9 +90,40 @@ def word_times(
         first, last = bisect.bisect_right(counts, begin), bisect.bisect_left(counts, done)
         confidence = None
         if probs is not None:
-            confidence = float(np.mean(np.concatenate([probs[slice(*span)] for span in spans[first : last + 1]])))
+            weights = [end - start for start, end in spans[first : last + 1]]
+            confidence = float(np.average(probs[first : last + 1], weights=weights))
         words.append(WordTime(text, time(first, begin), time(last, done), confidence))
     return words
+
+
+def _label_probs(
+    spans: list[tuple[int, int]], frame_scores: Sequence[float] | None, label_scores: Sequence[float] | None
+) -> np.ndarray | None:
+    """:return: mean probability of each label in its frames"""
+    if frame_scores is not None and label_scores is not None:
+        raise ValueError("word_times: expected frame_scores or label_scores, got both")
+    if label_scores is not None:
+        if len(label_scores) != len(spans):
+            raise ValueError(
+                f"word_times: label_scores, expected those of {len(spans)} labels, got {len(label_scores)}"
+            )
+        return np.exp(np.asarray(label_scores, "float64"))
+    if frame_scores is None:
+        return None
+    probs = np.exp(np.asarray(frame_scores, "float64"))
+    if spans and spans[-1][1] > len(probs):
+        raise ValueError(f"word_times: frame_scores, expected at least {spans[-1][1]} frames, got {len(probs)}")
+    return np.array([np.mean(probs[slice(*span)]) for span in spans])
+
+
+def _share_frames(spans: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    """:return: the same, but what is in the same frame divides that equally"""
+    times: list[tuple[float, float]] = []
+    for (start, end), group in itertools.groupby(spans):
+        size = len(list(group))
+        parts = [start + (end - start) * i / size for i in range(size + 1)]
+        times += itertools.pairwise(parts)
+    return times
 
 
 def _check_spans(labels: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -99,7 +134,8 @@ def _check_spans(labels: Sequence[int], starts: Sequence[int], ends: Sequence[in
     spans = [(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
     before = 0
     for i, (start, end) in enumerate(spans):
-        if not before <= start < end:
+        is_same_frame = i > 0 and (start, end) == spans[i - 1] and end == start + 1
+        if not (before <= start < end or is_same_frame):
             raise ValueError(
                 f"word_times: label {i}, expected frames behind {before}, at least one, got {start} to {end}:"
                 " no alignment, or an impossible one"

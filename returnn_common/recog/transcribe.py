@@ -29,8 +29,8 @@ class Transcript:
     :param score: of the search, natural log; of several segments, the sum
     :param start: in seconds
     :param end: in seconds
-    :param words: None: without times. Where the model's CTC head cannot say them (the text has more labels than there
-        are frames), they are spread over the segment, with confidence 0.
+    :param words: None: without times. Where the model cannot say them (the text has more labels than there are frames
+        for them), they are spread over the segment, with confidence 0.
     """
 
     text: str
@@ -49,7 +49,8 @@ class Transcriber:
         print(transcriber(samples, rate).text)
 
     :param model: with ``search``, see DESIGN's model contract; for times with ``align`` as well, as
-        :class:`returnn_common.models.ctc.CtcModel` has, and :class:`returnn_common.models.aed.AedModel` with CTC heads
+        :class:`returnn_common.models.ctc.CtcModel` and :class:`returnn_common.models.transducer.TransducerModel` have,
+        and :class:`returnn_common.models.aed.AedModel` with CTC heads
     :param decode: label indices -> text
     :param features: waveform {time}, 16 kHz -> features {frames, dim}, for models that take no waveforms
     :param search: further arguments of ``model.search``: ``beam_size``, ``lm``, ``lm_scale``, ...
@@ -156,19 +157,20 @@ class Transcriber:
         tensor = nn.convert_to_tensor(
             padded, dims=[batch_dim, labels_dim], sparse_dim=self.model.vocab_dim, device=source.device
         )
-        alignment, frames_dim = model.align(source, in_spatial_dim=time, labels=tensor, labels_spatial_dim=labels_dim)
-        starts, ends = (_numpy(x, [batch_dim, labels_dim]) for x in (alignment.starts, alignment.ends))
-        frame_scores = _numpy(alignment.frame_scores, [batch_dim, frames_dim])
+        alignment, _ = model.align(source, in_spatial_dim=time, labels=tensor, labels_spatial_dim=labels_dim)
+        starts, ends, label_scores = (
+            _numpy(x, [batch_dim, labels_dim]) for x in (alignment.starts, alignment.ends, alignment.label_scores)
+        )
         scores = _numpy(alignment.scores, [batch_dim])
         return [
-            self._words_of(labels[i], segments[i], starts[i], ends[i], frame_scores[i])
+            self._words_of(labels[i], segments[i], starts[i], ends[i], label_scores[i])
             if scores[i] > -math.inf
             else _spread(self.decode(labels[i]).split(), segments[i])
             for i in range(len(labels))
         ]
 
     def _words_of(
-        self, labels: list[int], segment: Segment, starts: np.ndarray, ends: np.ndarray, frame_scores: np.ndarray
+        self, labels: list[int], segment: Segment, starts: np.ndarray, ends: np.ndarray, label_scores: np.ndarray
     ) -> list[WordTime]:
         words = word_times(
             labels,
@@ -177,7 +179,7 @@ class Transcriber:
             ends=list(ends[: len(labels)]),
             frame_shift=frame_shift(self.model),
             offset=segment.offset,
-            frame_scores=list(frame_scores),
+            label_scores=list(label_scores[: len(labels)]),
         )
         # The last frame can reach beyond the end.
         end = _end(segment)

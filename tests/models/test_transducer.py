@@ -12,44 +12,10 @@ from returnn_common import nn
 from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor, make_stateless_predictor
 from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.lm.lstm import make_lstm_lm
-from returnn_common.models.transducer import TransducerModel, make_transducer_model
+from returnn_common.models.transducer import make_transducer_model
 from returnn_common.search import DecoderScorer, ctc_align
-from tests.engines import Input, run_on
-from tests.models.ctc_tiny import label_rows
-
-FEATURES, VOCAB = 4, 2
-LENGTHS = [6, 4, 2]  # 3, 2 and 1 frames of the encoder
-TARGETS = [[0, 1], [1, 1], [0]]
-
-
-def _make(in_dim, vocab, *, stateless=False, kind="additive", **options) -> TransducerModel:
-    pooling = options.pop("encoder_pooling", (2,))
-    encoder = make_lstm_encoder(in_dim or 80, num_layers=2, out_dim=6, time_pooling=pooling, dropout=0.0)
-    predictor = make_stateless_predictor if stateless else make_lstm_predictor
-    predictor = predictor(vocab, model_dim=5, dropout=0.0)
-    joiner = make_joiner(encoder.out_dim, predictor.out_dim, vocab, kind=kind, model_dim=7)
-    parts = {"encoder": encoder, "predictor": predictor, "joiner": joiner}
-    if {"topology", "fast_emission", "frames_per_block"} & set(options):
-        return TransducerModel(**parts, vocab_dim=vocab, **options)
-    return make_transducer_model(in_dim, vocab, **{**parts, "specaugment": None, **options})
-
-
-def _run(func, *, grad_of=None, train=False, **options):
-    rng = np.random.default_rng(1)
-    inputs = {
-        "x": Input(rng.normal(size=(3, max(LENGTHS), FEATURES)).astype("float32"), "batch time feat"),
-        "y": Input(label_rows(TARGETS, fill=1), "batch labels", sparse="vocab"),
-    }
-    dims = {"time": LENGTHS, "feat": FEATURES, "labels": [len(row) for row in TARGETS], "vocab": VOCAB}
-    return run_on(
-        "torch",
-        func,
-        inputs,
-        dims,
-        make_model=lambda feat, vocab: _make(feat, vocab, **options),
-        grad_of=grad_of,
-        train=train,
-    )
+from tests.models.transducer_tiny import TARGETS, VOCAB
+from tests.models.transducer_tiny import run as _run
 
 
 def _losses(model, x, time, y, labels) -> dict[str, Any]:
@@ -295,8 +261,8 @@ def test_parts_of_hypotheses_are_the_scores_of_a_full_search():
 def test_alignment_by_the_ctc_head():
     def func(model, x, time, y, labels):
         log_probs, encoded_time = model.ctc_log_probs(x, in_spatial_dim=time)
-        alignment, align_time = model.align(x, in_spatial_dim=time, labels=y, labels_spatial_dim=labels)
-        assert align_time == encoded_time and model.can_align
+        alignment, align_time = model.align(x, in_spatial_dim=time, labels=y, labels_spatial_dim=labels, use_ctc=True)
+        assert align_time == encoded_time
         expected = ctc_align(log_probs, spatial_dim=encoded_time, labels=y, labels_spatial_dim=labels, blank=VOCAB)
         return {
             "actual": (alignment.starts, [nn.batch_dim, labels]),
@@ -307,7 +273,6 @@ def test_alignment_by_the_ctc_head():
     np.testing.assert_array_equal(result["actual"], result["expected"])
 
     def without(model, x, time):
-        assert not model.can_align
         with pytest.raises(ValueError, match="TransducerModel: expected aux_ctc_layers, for there is no CTC head"):
             model.ctc_log_probs(x, in_spatial_dim=time)
         return {}

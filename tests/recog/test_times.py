@@ -103,8 +103,24 @@ def test_confidence():
     scores = np.log([0.1, 0.5, 0.25, 1.0, 0.75, 1.0])
     words = word_times([0, 1, 2], decode=decode, starts=[1, 3, 4], ends=[3, 4, 5], frame_shift=1.0, frame_scores=scores)
     assert words == [WordTime("ab", 1, 4, pytest.approx(1.75 / 3)), WordTime("c", 4, 5, pytest.approx(0.75))]
+    label_scores = np.log([0.375, 1.0, 0.75])
+    assert words == word_times(
+        [0, 1, 2], decode=decode, starts=[1, 3, 4], ends=[3, 4, 5], frame_shift=1.0, label_scores=label_scores
+    )
     (word,) = word_times([2], decode=decode, starts=[0], ends=[1], frame_shift=1.0)
     assert word.confidence is None
+
+
+def test_labels_of_one_frame_share_it():
+    """a transducer can emit several"""
+    vocab = WordVocab(["a", "b", "c", "d"])
+    starts, ends = [2, 2, 4, 4], [3, 3, 5, 5]
+    expected = [("a", 2, 2.5), ("b", 2.5, 3), ("c", 4, 4.5), ("d", 4.5, 5)]
+    assert _times(vocab.decode, [0, 1, 2, 3], starts, ends) == expected
+    decode = _bpe(["he@@", "llo", "x"])
+    scores = np.log([0.5, 0.25, 1.0])
+    words = word_times([0, 1, 2], decode=decode, starts=[3] * 3, ends=[4] * 3, frame_shift=3.0, label_scores=scores)
+    assert words == [WordTime("hello", 9, pytest.approx(11), pytest.approx(0.375)), WordTime("x", 11, 12, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +132,10 @@ def test_confidence():
         (dict(starts=[0, 0], ends=[0, 0]), "label 0, expected frames behind 0, .* got 0 to 0: no alignment, or an imp"),
         (dict(starts=[-1, 1]), "label 0, expected frames behind 0, at least one, got -1 to 1"),
         (dict(frame_shift=0.0), "frame_shift, expected seconds above 0, got 0.0"),
+        (dict(starts=[0, 0], ends=[2, 2]), "label 1, expected frames behind 2, at least one, got 0 to 2"),
         (dict(frame_scores=[0.0]), "frame_scores, expected at least 2 frames, got 1"),
+        (dict(label_scores=[0.0]), "label_scores, expected those of 2 labels, got 1"),
+        (dict(label_scores=[0.0, 0.0], frame_scores=[0.0, 0.0]), "expected frame_scores or label_scores, got both"),
     ],
 )
 def test_errors(kwargs, message):

@@ -28,7 +28,7 @@ such. What cannot be read is named, the others are done, and the exit status is 
 _EPILOG = """
 text: TEXT for one FILE, lines NAME<tab>TEXT for several. json: text, score (natural log), and words with start, end and
 confidence; a list for several. ctm: lines FILE CHANNEL START DURATION WORD CONFIDENCE. srt: subtitles. Times are in
-seconds, and need a model with a CTC head. See docs/transcription.md.
+seconds, and need a transducer or a model with a CTC head. See docs/transcription.md.
 """
 
 
@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="write into this file; or a file for each recording into this folder, if it is there or ends in / "
         "(default: standard output)",
     )
-    parser.add_argument("--no-times", action="store_true", help="json without words: also of models without a CTC head")
+    parser.add_argument("--no-times", action="store_true", help="json without words: also of models that know no times")
     search = parser.add_argument_group("search")
     search.add_argument("--beam", metavar="N", type=int, help="size of the beam (default: the recipe's)")
     search.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -27,6 +28,19 @@ def test_models_with_a_ctc_head_beside(folder, capsys, recipe):
     assert run_command(capsys, model, "a.wav")[1] == entry["text"] + "\n"
     other = json.loads(run_command(capsys, model, "--format", "json", "--beam", "8", "a.wav")[1])
     assert other["score"] != entry["score"]
+
+
+def test_transducer_alone(folder, capsys):
+    """its times are its own"""
+    heads = ("aux_ctc_layers=[options.num_layers],", "aux_ctc_layers=[],")
+    model = make_model_of(folder, "digits_transducer", {**SMALL, "beam_size": 2, "topology": "monotonic"}, heads)
+    record(folder / "a.wav", "two four one")
+    words = json.loads(run_command(capsys, model, "--format", "json", "a.wav")[1])["words"]
+    assert len(words) > 1 and all(0 < word["confidence"] <= 1 for word in words)
+    assert all(a["end"] <= b["start"] + 1e-6 for a, b in itertools.pairwise(words))
+    lines = run_command(capsys, model, "--format", "ctm", "a.wav")[1].splitlines()
+    assert [line.split()[4] for line in lines] == [word["word"] for word in words]
+    assert " --> " in run_command(capsys, model, "--format", "srt", "a.wav")[1]
 
 
 def test_run_that_has_not_ended(model, folder, capsys):
