@@ -27,6 +27,7 @@ _COMMANDS = {
     "prepare": "make a corpus ready for training",
     "score": "word error rate of hypotheses",
     "checkpoint": "show, convert and average checkpoints",
+    "config": "compare configs",
     "engines": "which engines are installed, and what runs on them",
 }
 

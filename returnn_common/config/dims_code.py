@@ -71,6 +71,10 @@ class DimsCode:
         """name -> dim, as it was given"""
         return {name: dim for dim, name in self._names.items()}
 
+    def reserve(self, name: str):
+        """No dim gets this name from now on."""
+        self._reserved.add(name)
+
     def ref(self, dim: Dim | MarkedDim) -> str:
         """
         :param dim: also marked ones such as ``ImplicitDynSizeDim(dim)``, and those with a match priority

@@ -4,6 +4,7 @@ What a dataset and a vocabulary offer to a RETURNN config.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,34 @@ from . import _returnn_vocab
 __all__ = ["DatasetConfig", "DatasetConfigStatic", "VocabConfig"]
 
 
-class VocabConfig(ABC):
+class _MadeWith:
+    """Remembers the arguments with which an object is made, so that it can be hashed, and written into a config."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any):
+        self = super().__new__(cls)
+        object.__setattr__(self, "_made_with", (args, options))  # also where the object can't be changed
+        return self
+
+    def get_arguments(self) -> dict[str, Any]:
+        """:return: those arguments by name, but those that are the default"""
+        args, options = self._made_with
+        signature = inspect.signature(type(self))
+        given = signature.bind(*args, **options).arguments
+        return {
+            name: value
+            for name, value in given.items()
+            if (default := signature.parameters[name].default) is not value
+            and (type(default), default) != (type(value), value)
+        }
+
+    def __sis_state__(self) -> dict[str, Any]:
+        """What Sisyphus' hash depends on: nothing that is made of the arguments, and no option that is added later."""
+        return self.get_arguments()
+
+
+class VocabConfig(_MadeWith, ABC):
     """
     Between texts and sequences of label indices. A blank label is none of them: models that need one add it.
 
@@ -89,7 +117,7 @@ class VocabConfig(ABC):
         return ids
 
 
-class DatasetConfig(ABC):
+class DatasetConfig(_MadeWith, ABC):
     """
     A corpus, as RETURNN configs need it. All datasets are dicts of options for
     :func:`returnn.datasets.init_dataset`.

@@ -1,0 +1,98 @@
+"""
+Python expressions as trees, and how they are laid out in lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["WIDTH", "Brackets", "Expression", "call", "items", "layout", "one_line", "quote"]
+
+WIDTH = 120  # of a line
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """
+    Something in brackets, with commas between.
+
+    :param before: up to the opening bracket, which is its last character
+    :param parts: each is what stands before it (such as ``"name": ``, or nothing), and the expression
+    :param after: the closing bracket
+    :param needs_comma: also behind a single part, as a tuple does
+    """
+
+    before: str
+    parts: tuple[tuple[str, Expression], ...]
+    after: str
+    needs_comma: bool = False
+
+
+Expression = str | Brackets
+
+
+def items(before: str, parts: Iterable[Expression], after: str, *, needs_comma: bool = False) -> Brackets:
+    """such as a list"""
+    return Brackets(before, tuple(("", part) for part in parts), after, needs_comma)
+
+
+def call(function: str, args: Iterable[Expression] = (), options: Iterable[tuple[str, Expression]] = ()) -> Brackets:
+    """
+    :param function: code
+    :param args: positional ones
+    :param options: name and value
+    """
+    parts = [*(("", arg) for arg in args), *((f"{name}=", value) for name, value in options)]
+    return Brackets(f"{function}(", tuple(parts), ")")
+
+
+def one_line(expression: Expression) -> str:
+    """:return: code"""
+    if isinstance(expression, str):
+        return expression
+    inner = ", ".join(before + one_line(part) for before, part in expression.parts)
+    comma = "," if expression.needs_comma and len(expression.parts) == 1 else ""
+    return f"{expression.before}{inner}{comma}{expression.after}"
+
+
+def layout(expression: Expression, *, before: str = "", indent: int = 0, after: str = "") -> str:
+    """
+    :param expression: what is written
+    :param before: what stands before it, such as ``name = ``
+    :param indent: of its first line, in spaces
+    :param after: what stands behind it, such as a comma
+    :return: lines of at most :data:`WIDTH` characters where that can be: what is too long has each of its parts in
+        lines of its own
+    """
+    line = f"{' ' * indent}{before}{one_line(expression)}{after}"
+    if isinstance(expression, str) or not expression.parts or ("\n" not in line and len(line) <= WIDTH):
+        return line
+    if len(expression.parts) > 8 and all(_is_short(name, part) for name, part in expression.parts):
+        lines = _fill([one_line(part) for _, part in expression.parts], indent=indent + 4)
+    else:
+        lines = [layout(part, before=name, indent=indent + 4, after=",") for name, part in expression.parts]
+    return "\n".join([f"{' ' * indent}{before}{expression.before}", *lines, f"{' ' * indent}{expression.after}{after}"])
+
+
+def _is_short(name: str, part: Expression) -> bool:
+    return not name and isinstance(part, str) and len(part) <= 40 and "\n" not in part
+
+
+def _fill(parts: list[str], *, indent: int) -> list[str]:
+    """:return: lines with as many of them as there is room for, as with numbers"""
+    lines = [" " * indent + parts[0] + ","]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 2 <= WIDTH:
+            lines[-1] += f" {part},"
+        else:
+            lines.append(" " * indent + part + ",")
+    return lines
+
+
+def quote(text: str) -> str:
+    """:return: a literal, in double quotes where that is as readable"""
+    if '"' in text or "\\" in text or not text.isprintable():
+        return repr(text)
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,273 @@
+"""
+Values as code, with what the code needs: imports, dims, functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import inspect
+import keyword
+import math
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from returnn.tensor import Dim, Tensor
+from returnn.tensor.marked_dim import MarkedDim
+
+from .. import nn
+from ._functions import Definitions
+from ._imports import Imports
+from ._layout import Brackets, Expression, call, items, one_line, quote
+from ._namespaces import find_import
+from ._objects import Call, constructor_call, is_path, path_text
+from .dims_code import DimsCode
+
+__all__ = ["Writer", "plain_value"]
+
+_LITERALS = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), type(NotImplemented))
+
+
+class Writer:
+    """
+    Writes the options of a config one after the other.
+
+    :param options: all of them
+    :param inline: modules whose functions and classes are written out
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...] = ()):
+        self.options = options
+        reserved = {*options, "config", "annotations", "batch_dim", "single_step_dim", *dir(builtins)}
+        self.dims = DimsCode(reserved=reserved)
+        self.names = Imports(reserved=reserved, dims=self.dims)
+        self._functions = Definitions(self, inline=inline)
+        self._active: list[int] = []  # ids of what is being written
+
+    @property
+    def definitions(self) -> list[str]:
+        """Functions, classes, and what they use; each is code."""
+        return self._functions.texts
+
+    @property
+    def lazy_annotations(self) -> bool:
+        """Whether a function that is written out has annotations that are not to be evaluated."""
+        return self._functions.lazy_annotations
+
+    def imports_code(self) -> str:
+        """:return: lines"""
+        return self.names.code(extra=self.dims.imports)
+
+    def dims_code(self) -> str:
+        """:return: lines"""
+        return "".join(f"{line}\n" for line in self.dims.lines)
+
+    def option(self, name: str) -> Expression:
+        """:return: code of an option's value; its name, if that is defined already"""
+        value = self.options[name]
+        if isinstance(value, types.ModuleType):
+            return self.names.module(value.__name__, wanted=name)
+        if self._functions.is_function(value):
+            return self._functions.ref(value, where=name, wanted=name)
+        return self.value(value, where=name)
+
+    def value(self, value: Any, *, where: str) -> Expression:
+        """
+        :param value:
+        :param where: it is, for messages
+        :return: code
+        :raises ValueError: see :func:`.to_python`
+        :raises TypeError: see there
+        """
+        value = plain_value(value)
+        if isinstance(value, _LITERALS) and not isinstance(value, enum.Enum):
+            return self._literal(value, where=where)
+        if isinstance(value, Dim | MarkedDim):
+            return self._dim(value, where=where)
+        if id(value) in self._active:
+            raise ValueError(f"{where}: {type(value).__name__} contains itself, which can't be written as code")
+        self._active.append(id(value))
+        try:
+            return self._compound(value, where=where)
+        finally:
+            self._active.pop()
+
+    def _compound(self, value: Any, *, where: str) -> Expression:
+        if self._functions.is_function(value):
+            return self._functions.ref(value, where=where)
+        if isinstance(value, types.ModuleType):
+            return self.names.module(value.__name__)
+        if isinstance(value, np.ndarray):
+            return self._array(value, where=where)
+        if type(value) in (list, tuple, set, frozenset, dict):
+            return self._collection(value, where=where)
+        if isinstance(value, enum.Enum):
+            cls = self._functions.ref(type(value), where=where)
+            return (
+                f"{cls}.{value.name}"
+                if value.name is not None
+                else f"{cls}({one_line(self.value(value.value, where=where))})"
+            )
+        if is_path(value):
+            return quote(path_text(value))
+        return self._object(value, where=where)
+
+    def _literal(self, value: Any, *, where: str) -> Expression:
+        if type(value) not in _LITERALS:
+            return self._object(value, where=where)
+        if isinstance(value, str):
+            return quote(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
+        if isinstance(value, complex) and not (math.isfinite(value.real) and math.isfinite(value.imag)):
+            return call("complex", [self._literal(part, where=where) for part in (value.real, value.imag)])
+        return repr(value)
+
+    def _dim(self, dim: Dim | MarkedDim, *, where: str) -> str:
+        try:
+            return self.dims.ref(dim)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{where}: {error}") from error
+
+    def _collection(self, value: Any, *, where: str) -> Expression:
+        if isinstance(value, dict):
+            parts = [
+                (
+                    f"{one_line(self.value(key, where=f'{where}: key {key!r}'))}: ",
+                    self.value(item, where=_inner(where, key)),
+                )
+                for key, item in value.items()
+            ]
+            return Brackets("{", tuple(parts), "}")
+        if isinstance(value, set | frozenset):
+            parts = sorted(
+                (self.value(part, where=where) for part in _sorted_set(value)),
+                key=lambda code: (not isinstance(code, str), 0),
+            )
+            if not value:
+                return f"{type(value).__name__}()"
+            braces = items("{", parts, "}")
+            return braces if isinstance(value, set) else call("frozenset", [braces])
+        parts = [self.value(part, where=f"{where}[{i}]") for i, part in enumerate(value)]
+        if isinstance(value, list):
+            return items("[", parts, "]")
+        return items("(", parts, ")", needs_comma=True)
+
+    def _array(self, array: np.ndarray, *, where: str) -> Expression:
+        if array.dtype.hasobject or array.dtype.names:
+            raise TypeError(f"{where}: expected an array of numbers or texts, got dtype {array.dtype}")
+        numpy = self.names.module("numpy")
+        dtype = ("dtype", quote(array.dtype.name if array.dtype.kind not in "SUmM" else array.dtype.str))
+        if not array.size:
+            return call(f"{numpy}.zeros", [self.value(array.shape, where=where)], [dtype])
+        values = array.tolist() if array.dtype.kind not in "mM" else array.astype("int64").tolist()
+        return call(f"{numpy}.array", [self.value(values, where=where)], [dtype])
+
+    def _object(self, value: Any, *, where: str) -> Expression:
+        if isinstance(value, nn.Module):
+            raise TypeError(
+                f"{where}: {type(value).__name__} is a model, of which no code can be written: "
+                "give the function that makes it (such as get_model), or functools.partial of it"
+            )
+        if isinstance(value, Tensor):
+            return self._tensor(value, where=where)
+        if isinstance(value, types.MethodType):
+            return self._method(value, where=where)
+        if isinstance(value, collections.OrderedDict):
+            return call(self._import(type(value)), [self.value(list(value.items()), where=where)])
+        if isinstance(value, collections.defaultdict):
+            factory = self.value(value.default_factory, where=f"{where}: default_factory")
+            return call(self._import(type(value)), [factory, self.value(dict(value), where=where)])
+        if isinstance(value, types.MappingProxyType):
+            return call(f"{self.names.module('types')}.MappingProxyType", [self.value(dict(value), where=where)])
+        if isinstance(value, re.Pattern):
+            flags = [value.flags & ~re.UNICODE] if value.flags & ~re.UNICODE else []
+            return call(
+                f"{self.names.module('re')}.compile", [self.value(x, where=where) for x in [value.pattern, *flags]]
+            )
+        if isinstance(value, np.dtype):
+            return call(f"{self.names.module('numpy')}.dtype", [quote(value.str if value.kind in "SU" else value.name)])
+        if type(value).__module__ == "datetime":
+            return re.sub(r"(?<![\w.])datetime\.", f"{self.names.module('datetime')}.", repr(value))
+        if type(value).__name__ == "CodeWrapper" and type(value).__repr__ is not object.__repr__:
+            return repr(value)  # i6_core's, and ours
+        made_by = constructor_call(value)
+        if made_by is None:
+            raise TypeError(
+                f"{where}: no code can be written for {type(value).__module__}.{type(value).__qualname__} {value!r}: "
+                "expected plain data, a function, a class, functools.partial of them, or an object whose attributes "
+                "are the arguments of its class"
+            )
+        return self.call(made_by, where=where)
+
+    def call(self, made_by: Call, *, where: str) -> Expression:
+        """:return: code of a call"""
+        if made_by.function is functools.partial:
+            function, inner = self._import(functools.partial), f"{where}: {_name_of(made_by.args[0])}"
+        else:
+            function = self._functions.ref(made_by.function, where=where)
+            inner = f"{where}: {_name_of(made_by.function)}"
+        args = [self.value(arg, where=inner) for arg in made_by.args]
+        if not all(
+            isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) for name in made_by.options
+        ):
+            return call(function, [*args, f"**{one_line(self.value(dict(made_by.options), where=inner))}"])
+        options = [(name, self.value(value, where=f"{inner}({name})")) for name, value in made_by.options.items()]
+        return call(function, args, options)
+
+    def _import(self, obj: Any) -> str:
+        found = find_import(obj)
+        assert found is not None, obj
+        return self.names.name(*found)
+
+    def _method(self, method: types.MethodType, *, where: str) -> str:
+        if isinstance(method.__self__, type):
+            owner: Expression = self._functions.ref(method.__self__, where=where)
+        else:
+            owner = self.value(method.__self__, where=where)
+        return f"{one_line(owner)}.{method.__name__}"
+
+    def _tensor(self, tensor: Tensor, *, where: str) -> Expression:
+        if tensor.raw_tensor is not None:
+            raise TypeError(f"{where}: {tensor} has values: no code can be written for it")
+        return self.call(constructor_call(tensor), where=where)
+
+
+def plain_value(value: Any) -> Any:
+    """:return: NumPy's scalars as Python's, Sisyphus' variables and other delayed values as what they are now"""
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64 | np.void):
+        return value.item()
+    get = getattr(value, "get", None)
+    if not inspect.isclass(value) and callable(get):
+        names = [cls.__name__ for cls in type(value).__mro__]
+        if "Variable" in names or ("DelayedBase" in names and not callable(getattr(value, "get_path", None))):
+            return plain_value(get())
+    return value
+
+
+def _sorted_set(values: set[Any] | frozenset[Any]) -> list[Any]:
+    """:return: in an order that doesn't depend on the process"""
+    return sorted(values, key=lambda v: (type(v).__name__, v if isinstance(v, int | float) else 0, _sort_text(v)))
+
+
+def _sort_text(value: Any) -> str:
+    if isinstance(value, Dim):
+        return f"{value.name}, {value.dimension}"
+    if isinstance(value, set | frozenset):
+        return repr(_sorted_set(value))
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value)
+
+
+def _inner(where: str, key: Any) -> str:
+    return f"{where}.{key}" if isinstance(key, str) and key.isidentifier() else f"{where}[{key!r}]"
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__

@@ -1,0 +1,324 @@
+"""
+What differs between two configs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from returnn.tensor import Dim
+from returnn.tensor.marked_dim import MarkedDim
+
+from ._functions import Definitions
+from ._layout import one_line
+from ._namespaces import find_import, globals_of
+from ._objects import constructor_call, is_path, path_text, same_content
+from ._source import closure_of, find_source
+from ._writer import Writer, plain_value
+from .reading import read
+
+__all__ = ["Change", "ConfigDiff", "diff"]
+
+_WIDTH = 100  # of a value
+
+
+@dataclass(frozen=True)
+class Change:
+    """
+    One difference.
+
+    :param path: where, such as ``train.dataset.path[0]``
+    :param old: as text; None: it was not there
+    :param new: as text; None: it is there no more
+    :param lines: of functions: what differs in their source
+    """
+
+    path: str
+    old: str | None
+    new: str | None
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"+ {self.path}: {self.new}"
+        if self.new is None:
+            return f"- {self.path}: {self.old}"
+        if self.lines:
+            return "\n".join([f"  {self.path}: changed", *(f"      {line}" for line in self.lines)])
+        return f"  {self.path}: {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True)
+class ConfigDiff:
+    """
+    Is true if there are changes; as text, has one in a line: ``+`` what is new, ``-`` what has gone, and what changed.
+    """
+
+    changes: tuple[Change, ...] = field(default_factory=tuple)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.changes))
+
+
+_Config = Mapping[str, Any] | types.ModuleType | str | os.PathLike
+
+
+def diff(a: _Config, b: _Config) -> ConfigDiff:
+    """
+    What changed from config ``a`` to config ``b``::
+
+        print(diff("old.config", "new.config"))
+        #   train.dataset.partition_epoch: 20 -> 10
+        # + train.dataset.epoch_wise_filter: {(1, 5): {"max_mean_len": 1000}}
+        #   extern_data.classes.sparse_dim: Dim "labels" (29) -> Dim "labels" (10079)
+
+    Values count, not how they were written: the order of options doesn't matter, and NumPy's scalars are numbers, paths
+    texts. Dims are told apart by where they are: the first of ``a`` goes with the first of ``b`` there, and then
+    everywhere; a change of its name or size is told once. Functions that are imported from the same place are the
+    same; of others, the source is compared, and what it uses.
+
+    :param a: options by name, a module, or the path of a file, see :func:`.read`
+    :param b: like ``a``
+    :raises TypeError: if one is none of them
+    :raises ValueError: see :func:`.read`
+    :raises FileNotFoundError: see :func:`.read`
+    """
+    comparison = _Comparison()
+    comparison.options(_load("a", a), _load("b", b))
+    return ConfigDiff(tuple(comparison.changes))
+
+
+def _load(name: str, config: _Config) -> dict[str, Any]:
+    if isinstance(config, str | os.PathLike):
+        return read(config)
+    if isinstance(config, types.ModuleType):
+        config = {n: v for n, v in vars(config).items() if not isinstance(v, types.ModuleType)}
+    if not isinstance(config, Mapping):
+        raise TypeError(f"diff: {name}: expected options by name, a module or a path, got {type(config).__name__}")
+    return {n: v for n, v in config.items() if not (isinstance(n, str) and n.startswith("__")) and n != "config"}
+
+
+class _Comparison:
+    def __init__(self):
+        self.changes: list[Change] = []
+        self._dims: dict[Dim, Dim] = {}  # of a -> of b
+        self._back: dict[Dim, Dim] = {}
+        self._functions: set[tuple[int, int]] = set()  # compared already, or being compared
+        self._active: set[tuple[int, int]] = set()
+        self._options: set[tuple[int, int]] = set()  # these tell of their changes themselves
+
+    def options(self, a: dict[str, Any], b: dict[str, Any]):
+        """Compares two configs, the data's options first, since their dims are known best."""
+        self._options = {(id(a[name]), id(b[name])) for name in a if name in b}
+        names = sorted(dict.fromkeys([*a, *b]), key=lambda name: name != "extern_data")
+        self._mapping("", a, b, names=names)
+
+    def values(self, path: str, a: Any, b: Any):
+        """Compares two values."""
+        a, b = _simple(a), _simple(b)
+        if (id(a), id(b)) in self._active:
+            return
+        self._active.add((id(a), id(b)))
+        try:
+            self._values(path, a, b)
+        finally:
+            self._active.discard((id(a), id(b)))
+
+    def _values(self, path: str, a: Any, b: Any):
+        if isinstance(a, Dim) and isinstance(b, Dim):
+            self._dim(path, a, b)
+        elif isinstance(a, MarkedDim) and isinstance(b, MarkedDim):
+            self.values(path, (type(a), a.tag), (type(b), b.tag))
+        elif Definitions.is_function(a) and Definitions.is_function(b):
+            self._function(path, a, b)
+        elif type(a) is not type(b) and not self._are_twins(type(a), type(b)):
+            self._changed(path, a, b)
+        elif isinstance(a, dict):
+            self._mapping(path, a, b, names=list(dict.fromkeys([*a, *b])))
+        elif type(a) in (list, tuple):
+            self._sequence(path, a, b)
+        elif isinstance(a, set | frozenset):
+            self._set(path, a, b)
+        elif isinstance(a, np.ndarray):
+            self._array(path, a, b)
+        elif isinstance(a, enum.Enum):
+            self._function(path, type(a), type(b))
+            if a.name != b.name:
+                self._changed(path, a, b)
+        elif isinstance(a, types.MethodType):
+            self.values(f"{path}.{a.__name__}", a.__self__, b.__self__)
+            self._function(path, a.__func__, b.__func__)
+        elif isinstance(a, str | bytes | int | float | complex | type(None)):
+            if not same_content(a, b):
+                self._changed(path, a, b)
+        else:
+            self._object(path, a, b)
+
+    @staticmethod
+    def _are_twins(a: type, b: type) -> bool:
+        """:return: whether two classes may be the same one, written out in both configs"""
+        return a.__qualname__ == b.__qualname__ and find_import(a) is None and find_import(b) is None
+
+    def _mapping(self, path: str, a: Mapping[Any, Any], b: Mapping[Any, Any], *, names: list[Any]):
+        for name in names:
+            inner = _inner(path, name)
+            if name not in b:
+                self.changes.append(Change(inner, _text(a[name]), None))
+            elif name not in a:
+                self.changes.append(Change(inner, None, _text(b[name])))
+            else:
+                self.values(inner, a[name], b[name])
+
+    def _sequence(self, path: str, a: Any, b: Any):
+        if len(a) == len(b):
+            different = [i for i in range(len(a)) if not same_content(a[i], b[i])]
+            if len(different) > 3 and all(isinstance(x, int | float) for x in [*a, *b]):
+                first = f"[{different[0]}] {_text(a[different[0]])} -> {_text(b[different[0]])}"
+                self.changes.append(Change(path, f"{len(a)} numbers", f"{len(different)} of them differ: {first}, ..."))
+                return
+            for i, (old, new) in enumerate(zip(a, b, strict=True)):
+                self.values(f"{path}[{i}]", old, new)
+            return
+        texts = [_text(x, shorten=False) for x in a], [_text(x, shorten=False) for x in b]
+        for what, i1, i2, j1, j2 in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+            if what == "equal" or (what == "replace" and i2 - i1 == j2 - j1):
+                for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
+                    self.values(f"{path}[{i}]", a[i], b[j])
+            else:
+                self.changes += [Change(f"{path}[{i}]", _text(a[i]), None) for i in range(i1, i2)]
+                self.changes += [Change(f"{path}[{j}]", None, _text(b[j])) for j in range(j1, j2)]
+
+    def _set(self, path: str, a: Any, b: Any):
+        old, new = {_text(_simple(x), shorten=False) for x in a}, {_text(_simple(x), shorten=False) for x in b}
+        self.changes += [Change(path, text, None) for text in sorted(old - new)]
+        self.changes += [Change(path, None, text) for text in sorted(new - old)]
+
+    def _array(self, path: str, a: np.ndarray, b: np.ndarray):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            self.changes.append(Change(path, f"array {a.dtype} {a.shape}", f"array {b.dtype} {b.shape}"))
+        elif not same_content(a, b):
+            different = int(np.sum(a != b))
+            self.changes.append(Change(path, _text(a), f"{_text(b)} ({different} of {a.size} values differ)"))
+
+    def _object(self, path: str, a: Any, b: Any):
+        old, new = constructor_call(a), constructor_call(b)
+        if old is None or new is None:
+            if not same_content(a, b):
+                self._changed(path, a, b)
+            return
+        if Definitions.is_function(old.function) and Definitions.is_function(new.function):
+            before = len(self.changes)
+            self._function(path, old.function, new.function)
+            if len(self.changes) > before:
+                return
+        args = dict(enumerate(old.args)), dict(enumerate(new.args))
+        self._mapping(
+            path,
+            {**args[0], **old.options},
+            {**args[1], **new.options},
+            names=list(dict.fromkeys([*args[0], *args[1], *old.options, *new.options])),
+        )
+
+    def _dim(self, path: str, a: Dim, b: Dim):
+        a, b = a.get_same_base(), b.get_same_base()
+        if a in self._dims or b in self._back:
+            if self._dims.get(a) != b:
+                self.changes.append(Change(path, *self._two_dims(a, b)))
+            return
+        self._dims[a], self._back[b] = b, a
+        if a.is_batch_dim() and b.is_batch_dim():
+            return
+        old, new = a.derived_from_op, b.derived_from_op
+        if old and new and (old.kind, len(old.inputs), a.kind) == (new.kind, len(new.inputs), b.kind):
+            for x, y in zip(old.inputs, new.inputs, strict=True):  # where its name and size are from
+                self._dim(f"{path} (derived)", x, y)
+            return
+        if (a.name, a.dimension, a.kind, a.special) != (b.name, b.dimension, b.kind, b.special):
+            self.changes.append(Change(path, *self._two_dims(a, b)))
+            return
+        if (old and old.kind) != (new and new.kind):
+            self.changes.append(Change(path, *self._two_dims(a, b)))
+
+    @staticmethod
+    def _two_dims(a: Dim, b: Dim) -> tuple[str, str]:
+        """:return: texts of both, which differ"""
+        old, new = _text(a), _text(b)
+        if old == new and a.kind != b.kind:
+            old, new = (f"{text} of kind {d.kind.name if d.kind else None}" for text, d in ((old, a), (new, b)))
+        return (old, new) if old != new else (old, f"another {new}")
+
+    def _function(self, path: str, a: Any, b: Any):
+        if a is b or (id(a), id(b)) in self._functions:
+            return
+        self._functions.add((id(a), id(b)))
+        old, new = find_import(a), find_import(b)
+        if (old is not None and old == new) or (isinstance(a, np.ufunc) and a == b):
+            return
+        if (old is None) != (new is None) or old is not None:
+            self._changed(path, a, b)
+            return
+        try:
+            sources = find_source(a), find_source(b)
+        except ValueError:
+            self._changed(path, a, b)
+            return
+        if sources[0].text != sources[1].text:
+            lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
+            self.changes.append(Change(path, _text(a), _text(b), tuple(lines)[2:]))
+        used = [{**globals_of(f), **closure_of(f)} for f in (a, b)]
+        for name in sources[0].free_names:
+            if name in sources[1].free_names and name in used[0] and name in used[1]:
+                if (id(used[0][name]), id(used[1][name])) not in self._options:
+                    self.values(f"{path} uses {name}", used[0][name], used[1][name])
+
+    def _changed(self, path: str, a: Any, b: Any):
+        old, new = _text(a), _text(b)
+        if old == new:
+            old, new = _text(a, shorten=False), _text(b, shorten=False)
+        if old == new and type(a) is not type(b):
+            old, new = f"{old} ({type(a).__name__})", f"{new} ({type(b).__name__})"
+        self.changes.append(Change(path, old, new))
+
+
+def _simple(value: Any) -> Any:
+    """:return: numbers and texts of what only stands for them"""
+    value = plain_value(value)
+    return path_text(value) if is_path(value) and not isinstance(value, str) else value
+
+
+def _inner(path: str, key: Any) -> str:
+    if isinstance(key, str) and key.isidentifier():
+        return f"{path}.{key}" if path else key
+    return f"{path}[{key!r}]"
+
+
+def _text(value: Any, *, shorten: bool = True) -> str:
+    """:return: for a person"""
+    if isinstance(value, Dim):
+        size = f" ({value.dimension})" if value.dimension is not None else ""
+        return f'Dim "{value.name}"{size}'
+    if Definitions.is_function(value):
+        module = "" if value.__module__ in (None, "__returnn_config__", "builtins") else f"{value.__module__}."
+        return f"{module}{value.__qualname__}"
+    try:
+        text = one_line(Writer({}).value(value, where="value"))
+    except (TypeError, ValueError):
+        text = repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _WIDTH or not shorten else f"{text[: _WIDTH - 3]}..."
