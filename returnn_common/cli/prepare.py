@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ..datasets.prepare import (
@@ -18,14 +19,18 @@ from ..datasets.prepare import (
     prepare_folder,
     prepare_librispeech,
 )
+from ..datasets.prepare.statistics import SplitStatistics, prepared_splits, read_statistics
 from ..datasets.transcripts_table import TableColumns
+from .errors import CommandError
 
 __all__ = ["add_parser", "main"]
+
+_PAGE = "statistics.html"
 
 
 def add_parser(subparsers: argparse._SubParsersAction):
     """
-    Adds ``prepare librispeech SRC DEST`` and ``prepare folder SRC DEST``.
+    Adds ``prepare librispeech SRC DEST``, ``prepare folder SRC DEST`` and ``prepare statistics CORPUS``.
 
     :param subparsers: of the main command; the handler is set as ``func``
     """
@@ -80,6 +85,16 @@ def add_parser(subparsers: argparse._SubParsersAction):
     )
     _add_common(folder)
     folder.set_defaults(func=main, prepare=_prepare_folder)
+    statistics = corpora.add_parser(
+        "statistics",
+        help="durations, words, characters, speakers of a prepared corpus",
+        description="Durations, words, characters, speakers, rates of a prepared corpus, the longest and shortest "
+        "utterances, histograms; also as a page, which 'prepare' writes by itself to DEST/statistics.html.",
+    )
+    statistics.add_argument("corpus_folder", metavar="CORPUS", help="what prepare has written")
+    statistics.add_argument("--splits", type=_names, metavar="NAME,...", help="only these (default: all)")
+    statistics.add_argument("--html", metavar="PAGE", help="where to write the page (default: CORPUS/statistics.html)")
+    statistics.set_defaults(func=_statistics)
 
 
 def _add_common(parser: argparse.ArgumentParser):
@@ -123,7 +138,50 @@ def main(args: argparse.Namespace) -> int:
         print(f"returnn-common prepare: {error}", file=sys.stderr)
         return 2
     _print_report(report)
+    page = Path(args.dest, _PAGE)
+    if len(report.up_to_date) < len(report.splits) or not page.is_file():
+        _write_page(Path(args.dest), page, prepared_splits(Path(args.dest)))
     return 1 if report.problems or (args.corpus == "librispeech" and args.complete and report.missing) else 0
+
+
+def _statistics(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .statistics_page import HEAD, RATED, summary_row
+
+    folder = Path(args.corpus_folder)
+    found = prepared_splits(folder)
+    missing = sorted(set(args.splits or ()) - set(found))
+    if missing or not found:
+        raise CommandError(
+            f"{folder}: no prepared split {', '.join(missing) or 'at all'} in it, only {', '.join(found) or 'none'}"
+        )
+    page = Path(args.html) if args.html else folder / _PAGE
+    table = Table(*HEAD)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    try:
+        splits = _write_page(folder, page, args.splits or found)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for split in splits:
+        table.add_row(*summary_row(split))
+    Console().print(table)
+    for split in splits:
+        for kind, extremes in split.extremes.items():
+            rate = f", {extremes[0].value:.1f} characters/s" if kind in RATED else ""
+            print(f"{kind} of {split.name}: {extremes[0].name}, {extremes[0].seconds:.2f} s{rate}")
+    print(f"More: {page}")
+    return 0
+
+
+def _write_page(folder: Path, page: Path, names: Sequence[str]) -> list[SplitStatistics]:
+    from .statistics_page import write_statistics
+
+    splits = [read_statistics(folder / f"{name}.zip") for name in names]
+    write_statistics(page, splits, title=f"Corpus {folder.resolve().name}")
+    return splits
 
 
 def _prepare_librispeech(args: argparse.Namespace) -> PrepareReport:

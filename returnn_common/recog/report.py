@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ._report_style import STYLE as REPORT_STYLE
 from .scoring import WerResult
 
-__all__ = ["ReportData", "ReportExample", "write_report"]
+__all__ = ["REPORT_STYLE", "ReportData", "ReportExample", "write_report"]
 
 Points = Sequence[tuple[float, float]]
 

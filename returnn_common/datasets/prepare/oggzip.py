@@ -7,6 +7,7 @@ The same input gives the same bytes, also when the writing was interrupted and w
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -14,7 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["OggZipWriter"]
+__all__ = ["OggZipWriter", "read_index"]
 
 _COMMIT_BYTES, _COMMIT_RECORDS = 2**25, 1000  # so much, at most, is lost when the process is killed
 
@@ -122,6 +123,22 @@ class OggZipWriter:
         self._zip.filelist.append(info)
         self._zip.NameToInfo[info.filename] = info
         self._entries.append(record["entry"])
+
+
+def read_index(path: Path) -> list[dict[str, Any]]:
+    """
+    :param path: ``SPLIT.zip``
+    :return: ``text``, ``duration``, ``file``, ``seq_name`` and perhaps ``speaker`` of each utterance
+    :raises ValueError: if it is no prepared split
+    :raises OSError: if it cannot be read
+    """
+    try:
+        with zipfile.ZipFile(path) as file, file.open(f"{path.stem}.txt") as lines:
+            # One by one: the whole list at once takes a lot of memory.
+            entries = [ast.literal_eval(line.decode("utf8").rstrip().rstrip(",")) for line in lines if line[:1] == b"{"]
+    except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as error:
+        raise ValueError(f"{path} is not a prepared split ({error})") from error
+    return entries
 
 
 def _read_journal(path: Path, part: Path, *, source: str) -> tuple[list[dict[str, Any]], int]:
