@@ -23,12 +23,13 @@ def prepend_context(
     :param axis: time
     :param context_dim: left, static
     :param out_dim: of the size left + time, instead of a new one
-    :return: both, ``{batch, left + time, ...}``; the dim left + time; and the new context, from where the longest
-        source ends. (Those that end before it have no next frames.)
+    :return: both, ``{batch, left + time, ...}``; the dim left + time; and the new context, from where each source
+        ends
     """
     joined, joined_dim = rf.concat((context, context_dim), (source, axis), allow_broadcast=True)
     # Not a slice, which the net dict can't make from where another layer says.
-    last = rf.range_over_dim(context_dim, device=source.device) + axis.get_dim_value_tensor()
+    sizes = axis.get_size_tensor(device=source.device)
+    last = rf.combine_bc(rf.range_over_dim(context_dim, dtype=sizes.dtype, device=source.device), "+", sizes)
     new_context = rf.gather(joined, indices=last, axis=joined_dim, clip_to_valid=False)
     if out_dim is not None:
         joined, joined_dim = rf.replace_dim(joined, in_dim=joined_dim, out_dim=out_dim)

@@ -54,17 +54,17 @@ class ChunkView:
 
     @staticmethod
     def of_next_frames(
-        time: Dim, valid: Tensor, *, chunk_size: int, left_chunks: int, device: str | None = None
+        time: Dim, valid: Tensor, *, left: Dim, chunk_size: int, left_chunks: int, device: str | None = None
     ) -> tuple[ChunkView, Tensor]:
         """
         :param time: of frames that follow on those in the cache, from the beginning of a chunk on
-        :param valid: ``{left}``, 1 where there is a frame in the cache, else 0. left is ``chunk_size * left_chunks``.
+        :param valid: ``{batch, left}``, 1 where there is a frame in the cache, else 0
+        :param left: ``chunk_size * left_chunks``
         :param chunk_size: in frames
         :param left_chunks: how many chunks before its own a frame sees
         :param device: of the mask
         :return: view; and valid for the frames that follow
         """
-        (left,) = valid.dims
         ones = rf.ones([time], dtype="float32", device=device)
         # Not left + time itself: to the net dict, a dim that comes from another one is the same beside it.
         keys_time = Dim(None, name="keys")

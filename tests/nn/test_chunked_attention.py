@@ -59,13 +59,13 @@ def test_next_frames():
     options = {"chunk_size": 2, "left_chunks": 2}
 
     def func(model, a, b, time_a, time_b, feat):
-        state, valid = model.initial_state(batch_dims=[nn.batch_dim]), nn.zeros([model.left_dim])
+        state, valid = model.initial_state(batch_dims=[nn.batch_dim]), nn.zeros([nn.batch_dim, model.left_dim])
         outputs = {}
         for name, x, time in [("a", a, time_a), ("b", b, time_b)]:
-            view, valid = ChunkView.of_next_frames(time, valid, **options)
+            view, valid = ChunkView.of_next_frames(time, valid, left=model.left_dim, **options)
             out, state = model(x, view=view, state=state)
             outputs[name] = (out, [nn.batch_dim, time, feat])
-        outputs["valid"] = (valid, [model.left_dim])
+        outputs["valid"] = (valid, [nn.batch_dim, model.left_dim])
         return outputs
 
     inputs = {"a": Input(X[:, :8], "batch time_a feat"), "b": Input(X[:, 8:], "batch time_b feat")}
@@ -75,7 +75,7 @@ def test_next_frames():
     np.testing.assert_allclose(np.concatenate([result["a"][0], result["b"][0]]), whole, atol=1e-5)
     for i, n in [(1, 4), (2, 1)]:
         np.testing.assert_allclose(result["a"][i, :n], _attend(X[i, :n], result.params, **options), atol=1e-5)
-    np.testing.assert_array_equal(result["valid"], np.ones(4))
+    np.testing.assert_array_equal(result["valid"], [[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
 
 
 def test_half_precision_has_no_nan():

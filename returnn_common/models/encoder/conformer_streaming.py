@@ -134,7 +134,7 @@ class StreamingConformerEncoder(nn.Module):
             layers=[layer.initial_state(batch_dims=batch_dims) for layer in self.layers],
         )
         if self.left_dim is not None:
-            state.valid = nn.zeros([self.left_dim], dtype="float32")
+            state.valid = nn.zeros([*batch_dims, self.left_dim], dtype="float32")
         return state
 
     def __call__(
@@ -153,8 +153,8 @@ class StreamingConformerEncoder(nn.Module):
 
     def step(self, chunk: nn.Tensor, *, in_spatial_dim: nn.Dim, state: nn.State) -> tuple[nn.Tensor, nn.Dim, nn.State]:
         """
-        :param chunk: ``{batch, time, in_dim}``, the next ``chunk_size * downsample_factor`` frames, or a multiple.
-            Where a sequence ends, fewer; from then on it has no frames, that is, the length 0.
+        :param chunk: ``{batch, time, in_dim}``, of each sequence the next ``chunk_size * downsample_factor`` frames, or
+            a multiple, or none. Where a sequence ends, any number; none may follow
         :param in_spatial_dim: time
         :param state: of :meth:`initial_state`, or of the step before
         :return: ``{batch, time', out_dim}``, the dim time', and the new state
@@ -164,7 +164,9 @@ class StreamingConformerEncoder(nn.Module):
         if self.left_dim is None:
             view = ChunkView.of_sequence(time, **self._chunks(), device=x.device)
         else:
-            view, new_state.valid = ChunkView.of_next_frames(time, state.valid, **self._chunks(), device=x.device)
+            view, new_state.valid = ChunkView.of_next_frames(
+                time, state.valid, left=self.left_dim, **self._chunks(), device=x.device
+            )
         x, new_state.layers = self._layers(x, view, state=state.layers)
         return x, time, new_state
 

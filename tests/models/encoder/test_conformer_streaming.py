@@ -59,6 +59,11 @@ def _run_steps(engine: str, x: np.ndarray, lengths: list[int], *, piece: int, **
     for i in range(num):
         inputs[f"x{i}"] = Input(x[:, i * piece : (i + 1) * piece], f"batch time{i} feat")
         dims[f"time{i}"] = [min(max(n - i * piece, 0), piece) for n in lengths]
+    return _step_through(engine, inputs, dims, num=num, **options)
+
+
+def _step_through(engine: str, inputs: dict[str, Input], dims: dict, *, num: int, **options) -> Result:
+    """:param inputs: "x", the whole, and "x0", "x1", ..., its pieces"""
 
     def func(model, x, time, **pieces):
         out, out_time = model(x, in_spatial_dim=time)
@@ -91,6 +96,22 @@ def test_steps_equal_whole(chunk_size: int, lengths: list[int], left_chunks: int
     """also for lengths that are no multiple, and sequences that end before others"""
     options = {"chunk_size": chunk_size, "left_chunks": left_chunks}
     result = _run_steps("torch", _features(lengths), lengths, piece=4 * chunk_size, **options)
+    _assert_steps_equal_whole(result, len(lengths))
+
+
+@pytest.mark.parametrize("left_chunks", [0, 2])
+def test_each_sequence_at_its_own_pace(left_chunks: int):
+    """in a step, some have several chunks, others none; later on they are encoded as if they had been alone"""
+    lengths, paces = [52, 29, 0, 24], [[16, 0, 8, 24, 4], [0, 16, 0, 8, 5], [0] * 5, [8, 8, 0, 8, 0]]
+    x = _features(lengths)
+    inputs, dims = {"x": Input(x, "batch time feat")}, {"time": lengths, "feat": FEATURES}
+    for i, pace in enumerate(zip(*paces, strict=True)):
+        piece = np.full((4, max(pace), FEATURES), 7.0, "float32")
+        for row, n in enumerate(pace):
+            begin = sum(paces[row][:i])
+            piece[row, :n] = x[row, begin : begin + n]
+        inputs[f"x{i}"], dims[f"time{i}"] = Input(piece, f"batch time{i} feat"), list(pace)
+    result = _step_through("torch", inputs, dims, num=5, left_chunks=left_chunks)
     _assert_steps_equal_whole(result, len(lengths))
 
 
