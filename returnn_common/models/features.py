@@ -1,5 +1,5 @@
 """
-Log-mel features from raw audio, and their normalisation.
+Log-mel features from raw audio, and their normalisation; of whole utterances, or piece after piece.
 
 Glossary of the shapes: ``batch``, ``time`` (samples on input, frames on output), ``mel``.
 
@@ -10,11 +10,14 @@ and the result is the natural logarithm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from .. import nn
+from ..nn.stream_buffer import StreamBuffer
+from .causal_normalization import CausalNormalization
 
 __all__ = ["LogMel", "normalize_features", "mel_filters", "SAMPLING_RATE"]
 
@@ -35,10 +38,11 @@ class LogMel(nn.Module):
     :param out_dim: number of mel filters, between 0 and 8000 Hz; 80 in most publications
     :param normalize: mean 0 and variance 1 for each utterance and filter, over the valid frames only
     :param prior_frames: above 0, see :func:`normalize_features`; for short utterances
+    :param causal: normalised by the frames up to each one, for :meth:`step`, see :class:`.CausalNormalization`
     :param frequency_warp: in training, the filters of each utterance are moved as for a vocal tract that is up to this
         share longer or shorter (Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech
         recognition"; 0.1 there); 0: never
-    :raises ValueError: for a warp out of [0, 0.5), or negative prior_frames
+    :raises ValueError: for a warp out of [0, 0.5), negative prior_frames, or causal without normalize
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class LogMel(nn.Module):
         *,
         normalize: bool = True,
         prior_frames: int = 0,
+        causal: bool = False,
         frequency_warp: float = 0.0,
     ):
         super().__init__()
@@ -54,9 +59,13 @@ class LogMel(nn.Module):
             raise ValueError(f"LogMel: expected prior_frames >= 0, got {prior_frames}")
         if not 0.0 <= frequency_warp < 0.5:
             raise ValueError(f"LogMel: expected 0 <= frequency_warp < 0.5, got {frequency_warp}")
+        if causal and not normalize:
+            raise ValueError("LogMel: expected normalize=True with causal=True, which is a way to normalize")
         self.out_dim = nn.as_dim(out_dim, name="log-mel")
         self.normalize = normalize
         self.prior_frames = prior_frames
+        self.causal = CausalNormalization(self.out_dim, prior_frames=prior_frames) if causal else None
+        self._samples = StreamBuffer(step=_STEP, window=_WINDOW)
         self.frequency_warp = frequency_warp
 
     def __call__(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
@@ -70,13 +79,78 @@ class LogMel(nn.Module):
         if in_spatial_dim.need_masking():
             source = source.copy_masked(0.0)
         source, (padded_dim,) = nn.pad(source, axes=[in_spatial_dim], padding=[(0, _WINDOW - 1)], value=0.0)
+        features, frames_dim = self._log_mel(source, padded_dim)
+        if self.causal is not None:
+            features, _ = self.causal(features, spatial_dim=frames_dim)
+        elif self.normalize:
+            features = normalize_features(
+                features, spatial_dim=frames_dim, feature_dim=self.out_dim, prior_frames=self.prior_frames
+            )
+        return features, frames_dim
+
+    @property
+    def can_stream(self) -> bool:
+        """whether there is :meth:`step`: no frame needs what comes after it"""
+        return not self.normalize or self.causal is not None
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> nn.State:
+        """
+        :param batch_dims: of the utterances
+        :return: before the first sample, for :meth:`step`
+        :raises ValueError: if the features are normalised over whole utterances
+        """
+        if not self.can_stream:
+            raise ValueError(
+                "LogMel: piece by piece, expected causal=True or normalize=False,"
+                " for mean and variance of an utterance are known at its end"
+            )
+        state = nn.State(samples=self._samples.initial_state(batch_dims=batch_dims))
+        if self.causal is not None:
+            state.sums = self.causal.initial_state(batch_dims=batch_dims)
+        return state
+
+    def step(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, state: nn.State
+    ) -> tuple[nn.Tensor, nn.Dim, nn.State]:
+        """
+        :param source: the next samples, as many as there are: ``{batch, time}``, or ``{batch, time, 1}``
+        :param in_spatial_dim: the samples' time
+        :param state: of :meth:`initial_state`, or of the step before
+        :return: the frames that are complete: features ``{batch, frames, mel}``, and the frames' dim; new state
+        :raises ValueError: if the source isn't raw audio
+        """
+        source = _squeeze_channel(source, in_spatial_dim=in_spatial_dim)
+        new_state = nn.State()
+        source, time, new_state.samples = self._samples.push(
+            source, in_spatial_dim=in_spatial_dim, state=state.samples
+        )
+        features, frames_dim = self._log_mel(source, time)
+        if self.causal is not None:
+            features, new_state.sums = self.causal(features, spatial_dim=frames_dim, state=state.sums)
+        return features, frames_dim, new_state
+
+    def finish(self, state: nn.State) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param state: of the last :meth:`step`
+        :return: the frames that reach beyond the end
+        """
+        source, time = self._samples.flush(state.samples)
+        source = source.copy_masked(0.0)
+        source, (padded_dim,) = nn.pad(source, axes=[time], padding=[(0, _WINDOW - 1)], value=0.0)
+        features, frames_dim = self._log_mel(source, padded_dim)
+        if self.causal is not None:
+            features, _ = self.causal(features, spatial_dim=frames_dim, state=state.sums)
+        return features, frames_dim
+
+    def _log_mel(self, source: nn.Tensor, time_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """:return: of each window in the samples ``{batch, frames, mel}``, and the frames' dim"""
         spectrum, frames_dim, frequency_dim = nn.stft(
-            source, in_spatial_dim=padded_dim, frame_step=_STEP, frame_length=_WINDOW, fft_length=_FFT
+            source, in_spatial_dim=time_dim, frame_step=_STEP, frame_length=_WINDOW, fft_length=_FFT
         )
         power = _power(spectrum)
         mel = nn.cond(
             bool(self.frequency_warp) and nn.get_run_ctx().is_train_flag_enabled(func=LogMel.__call__),
-            lambda: nn.matmul(power, self._warped_filters(source, padded_dim, frequency_dim), reduce=frequency_dim),
+            lambda: nn.matmul(power, self._warped_filters(source, time_dim, frequency_dim), reduce=frequency_dim),
             lambda: nn.matmul(
                 power,
                 _constant(mel_filters(self.out_dim.dimension), [frequency_dim, self.out_dim], power),
@@ -85,10 +159,6 @@ class LogMel(nn.Module):
         )
         features = nn.log(nn.maximum(mel, _LOG_FLOOR))
         features.feature_dim = self.out_dim
-        if self.normalize:
-            features = normalize_features(
-                features, spatial_dim=frames_dim, feature_dim=self.out_dim, prior_frames=self.prior_frames
-            )
         return features, frames_dim
 
     def _warped_filters(self, source: nn.Tensor, time_dim: nn.Dim, frequency_dim: nn.Dim) -> nn.Tensor:

@@ -15,6 +15,7 @@ from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPertur
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.ctc import CtcModel
 from returnn_common.models.encoder.conformer import make_conformer_encoder
+from returnn_common.models.encoder.conformer_streaming import make_streaming_conformer_encoder
 from returnn_common.models.encoder.e_branchformer import make_e_branchformer_encoder
 from returnn_common.models.encoder.lstm import make_lstm_encoder
 from returnn_common.models.encoder.transformer import make_transformer_encoder
@@ -34,7 +35,7 @@ options = Options(
     num_epochs=18,  # of two passes over the data each
     num_average=6,
     random_seed=1,
-    encoder="conformer",  # or e_branchformer, transformer, lstm
+    encoder="conformer",  # or e_branchformer, transformer, lstm, streaming
     num_layers=2,
     model_dim=96,
     dropout=0.0,
@@ -76,11 +77,13 @@ def make_encoder(in_dim):
     """what the options say"""
     sizes = {"num_layers": options.num_layers, "out_dim": options.model_dim, "dropout": options.dropout}
     subsampling = {"num_heads": 4, "subsampling": 6, "subsampling_channels": 32}
+    chunks = {"num_heads": 4, "subsampling_channels": 32, "chunk_size": 8, "left_chunks": 4}  # 0.32 s, 1.28 s before
     encoders = {
         "conformer": partial(make_conformer_encoder, **subsampling, conv_kernel_size=9, conv_norm="layer"),
         "e_branchformer": partial(make_e_branchformer_encoder, **subsampling, conv_kernel_size=9, layer_drop=0.0),
         "transformer": partial(make_transformer_encoder, **subsampling),
         "lstm": partial(make_lstm_encoder, time_pooling=(3, 2)),
+        "streaming": partial(make_streaming_conformer_encoder, **chunks, conv_kernel_size=9),
     }
     if options.encoder not in encoders:
         raise ValueError(f"expected encoder as one of {', '.join(encoders)}, got {options.encoder!r}")
@@ -89,7 +92,7 @@ def make_encoder(in_dim):
 
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
-    features = LogMel(40, prior_frames=50, frequency_warp=0.15)
+    features = LogMel(40, prior_frames=50, causal=options.encoder == "streaming", frequency_warp=0.15)
     encoder = make_encoder(features.out_dim)
     vocab_dim = extern_data["classes"]["sparse_dim"]
     return CtcModel(features=features, encoder=encoder, vocab_dim=vocab_dim)
