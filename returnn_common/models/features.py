@@ -109,9 +109,7 @@ class LogMel(nn.Module):
             state.sums = self.causal.initial_state(batch_dims=batch_dims)
         return state
 
-    def step(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, state: nn.State
-    ) -> tuple[nn.Tensor, nn.Dim, nn.State]:
+    def step(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, state: nn.State) -> tuple[nn.Tensor, nn.Dim, nn.State]:
         """
         :param source: the next samples, as many as there are: ``{batch, time}``, or ``{batch, time, 1}``
         :param in_spatial_dim: the samples' time
@@ -121,9 +119,7 @@ class LogMel(nn.Module):
         """
         source = _squeeze_channel(source, in_spatial_dim=in_spatial_dim)
         new_state = nn.State()
-        source, time, new_state.samples = self._samples.push(
-            source, in_spatial_dim=in_spatial_dim, state=state.samples
-        )
+        source, time, new_state.samples = self._samples.push(source, in_spatial_dim=in_spatial_dim, state=state.samples)
         features, frames_dim = self._log_mel(source, time)
         if self.causal is not None:
             features, new_state.sums = self.causal(features, spatial_dim=frames_dim, state=state.sums)

@@ -69,9 +69,7 @@ class StreamBuffer:
         indices = rf.range_over_dim(rest_dim, dtype="int32", device=state.held.device)
         return rf.gather(state.held, indices=indices, axis=self.held_dim, clip_to_valid=True), rest_dim
 
-    def _take(
-        self, joined: Tensor, joined_dim: Dim, *, range_of: Dim, first: Tensor | None, held: Tensor
-    ) -> Tensor:
+    def _take(self, joined: Tensor, joined_dim: Dim, *, range_of: Dim, first: Tensor | None, held: Tensor) -> Tensor:
         """:return: from the item ``first`` on, where a sequence has ``held`` items before those that are new"""
         index = rf.range_over_dim(range_of, dtype="float32", device=joined.device)
         if first is not None:

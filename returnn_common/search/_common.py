@@ -20,7 +20,9 @@ __all__ = [
     "check_int",
     "index_dtype",
     "log",
+    "make_room",
     "plain",
+    "room_of",
     "scale_log_probs",
     "size_of",
     "while_loop",
@@ -81,6 +83,30 @@ def with_dims(state: S, dims: Sequence[nn.Dim]) -> S:
         return nn.where(always, x, x)
 
     return nn.nested.tree.map_structure(expand, state)
+
+
+def room_of(history: nn.Tensor, *, without: Sequence[nn.Dim]) -> nn.Dim:
+    """:return: the dim of the labels in {B, K, room}, where without is B and K"""
+    (room_dim,) = (d for d in history.dims if d not in without)
+    return room_dim
+
+
+def make_room(history: nn.Tensor, *, length: nn.Tensor, more: nn.Tensor, end: int) -> tuple[nn.Tensor, nn.Dim]:
+    """
+    :param history: labels {B, K, old room}
+    :param length: how many there are {B, K}
+    :param more: for how many more there shall be room at least, scalar
+    :param end: what stands behind the last label
+    :return: {B, K, room}, and the dim room
+    """
+    most = nn.reduce_max(length, axis=length.dims)
+    room_dim = nn.Dim(
+        nn.copy_to_device(nn.cast(most, more.dtype) + nn.copy_to_device(more, most.device) + 1, "cpu"), name="room"
+    )
+    positions = plain(nn.range_over_dim(room_dim, dtype="int32", device=history.device))
+    old_dim = room_of(history, without=length.dims)
+    labels = nn.gather(history, indices=positions, axis=old_dim, clip_to_valid=True)
+    return nn.where(nn.compare_bc(positions, "less", nn.cast(length, "int32")), labels, end), room_dim
 
 
 def size_of(dim: nn.Dim) -> int:

@@ -44,14 +44,15 @@ class CtcFusion:
         self.device = device
         self.has_blank = size_of(scorer.vocab_dim) == size_of(vocab_dim)
 
-    def initial_state(self, *, num_frames: nn.Tensor) -> dict[str, Any]:
+    def initial_state(self, *, num_frames: nn.Tensor | None) -> dict[str, Any]:
         """
-        :param num_frames: of the longest sequence, scalar
+        :param num_frames: of the longest sequence, scalar; None: not known
         :return: `last`, score of the last label {B, K}; `next`, of each next one {B, K, V}; `eos` {B, K}; `state`
         """
         # The scorer has a beam from the start, so that the dims of its state's tensors stay as they are.
         bos = nn.constant(self.bos, dims=self.dims, dtype="int32", device=self.device)
-        state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=num_frames + 1)
+        max_steps = None if num_frames is None else num_frames + 1
+        state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=max_steps)
         scores, state = self.scorer.score(nn.set_sparse_dim(bos, self.scorer.vocab_dim), state)
         next_scores, eos = self._scaled(scores)
         return {

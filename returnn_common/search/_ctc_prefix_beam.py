@@ -19,85 +19,96 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, index_dtype, plain, size_of
+from ._common import IMPOSSIBLE, NEG, index_dtype, plain, room_of, size_of
 from ._ctc_fusion import CtcFusion
-from ._ctc_pruning import CtcPruning, FramesToSearch, select_frames, select_labels
+from ._ctc_pruning import CtcPruning, FramesToSearch, select_labels
 
 
 @dataclass
 class PrefixBeamSearch:
-    """See :func:`returnn_common.search.ctc_beam_search`, which checks the arguments."""
+    """
+    See :func:`returnn_common.search.ctc_beam_search`, which checks the arguments.
 
-    log_probs: nn.Tensor
-    spatial_dim: nn.Dim
+    :param batch_dims: B
+    :param device: of all tensors
+    :param vocab_dim: V
+    :param beam_dim: K
+    :param other_dim: O, which the state has, too
+    :param fusion: of a scorer; None: there is none
+    :param may_go_on: whether frames can follow on a sequence's last one, so that its state must stay behind its end
+    """
+
+    batch_dims: Sequence[nn.Dim]
+    device: str | None
     vocab_dim: nn.Dim
     blank: int
-    beam_size: int
-    scorer: Any
-    scorer_scale: float
+    beam_dim: nn.Dim
+    other_dim: nn.Dim
+    fusion: CtcFusion | None
     use_sum: bool
-    bos: int
-    eos: int | None
     pruning: CtcPruning
+    may_go_on: bool = False
 
     def __post_init__(self):
-        self.device = self.log_probs.device
         self.index_dtype = index_dtype()
-        self.beam_dim = nn.Dim(self.beam_size, name="beam")
-        self.other_dim = nn.Dim(self.beam_size, name="other-beam")
-        self.batch_dims = [d for d in self.log_probs.dims if d not in (self.spatial_dim, self.vocab_dim)]
         self.dims = [*self.batch_dims, self.beam_dim]
-
-    def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
-        """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
-        frames = select_frames(
-            self.log_probs,
-            spatial_dim=self.spatial_dim,
-            vocab_dim=self.vocab_dim,
-            blank=self.blank,
-            threshold=self.pruning.blank_threshold,
+        self.beam_range = plain(
+            nn.range_over_dim(self.beam_dim, dtype=self.index_dtype, device=self.device), self.index_dtype
         )
+
+    def initial_state(self, *, room_dim: nn.Dim, num_frames: nn.Tensor | None) -> dict[str, Any]:
+        """
+        :param room_dim: for labels
+        :param num_frames: of the longest sequence, if that is known, scalar
+        :return: of the empty prefix
+        """
+        fusion = {} if self.fusion is None else self.fusion.initial_state(num_frames=num_frames)
+        return {"prefixes": self._initial_prefixes(room_dim), "fusion": fusion}
+
+    def run(self, frames: FramesToSearch, state: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param frames: in which there are fewer labels than the room left in the state's history
+        :param state: of the prefixes before them
+        :return: after them
+        """
         xs = self._make_slots(frames)
-        longest = nn.cast(nn.convert_to_tensor(frames.spatial_dim.get_dim_value_tensor()), "int32")
-        self.room_dim = nn.Dim(nn.copy_to_device(longest, "cpu") + 1, name="room")
+        if self.may_go_on:
+            mask = nn.cast(frames.spatial_dim.get_mask(device=self.device), "float32")
+            xs["is_frame"] = nn.combine_bc(mask, "+", nn.zeros(self.batch_dims, dtype="float32", device=self.device))
+        self.room_dim = room_of(state["prefixes"]["history"], without=self.dims)
         self.positions = plain(
             nn.range_over_dim(self.room_dim, dtype=self.index_dtype, device=self.device), self.index_dtype
         )
-        prefixes, fusion_state = self._initial_state(), {}
-        if self.scorer is None:
+        prefixes, fusion = state["prefixes"], self.fusion
+        if fusion is None:
             prefixes = nn.fold_over(frames.spatial_dim, lambda x, s: self._frame(x, s)[0], xs=xs, initial=prefixes)
-        else:
-            fusion = self._make_fusion()
+            return {"prefixes": prefixes, "fusion": {}}
 
-            def frame(x: dict[str, nn.Tensor], state: tuple[Any, Any]) -> tuple[Any, Any]:
-                prefixes, chosen = self._frame(x, *state)
-                return prefixes, fusion.advance(state[1], chosen)
+        def frame(x: dict[str, nn.Tensor], state: tuple[Any, Any]) -> tuple[Any, Any]:
+            prefixes, chosen = self._frame(x, *state)
+            return prefixes, fusion.advance(state[1], chosen)
 
-            prefixes, fusion_state = nn.fold_over(
-                frames.spatial_dim,
-                frame,
-                xs=xs,
-                initial=(prefixes, fusion.initial_state(num_frames=longest)),
-                may_repeat=getattr(self.scorer, "tensors_only", False),
-            )
+        prefixes, fusion_state = nn.fold_over(
+            frames.spatial_dim,
+            frame,
+            xs=xs,
+            initial=(prefixes, state["fusion"]),
+            may_repeat=getattr(fusion.scorer, "tensors_only", False),
+        )
+        return {"prefixes": prefixes, "fusion": fusion_state}
+
+    def finish(self, state: dict[str, Any], *, rest: nn.Tensor | None) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        """
+        :param state: of the prefixes after the last frame
+        :param rest: {B}, log prob of blank in the frames left out after that
+        :return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}
+        """
+        prefixes = state["prefixes"]
         scores = self.add(prefixes["blank"], prefixes["label"])
-        for more in (frames.rest, fusion_state.get("eos")):
+        for more in (rest, state["fusion"].get("eos")):
             if more is not None:
                 scores = nn.combine_bc(scores, "+", more)
-        return self._finish(prefixes, scores)
-
-    def _make_fusion(self) -> CtcFusion:
-        return CtcFusion(
-            self.scorer,
-            scale=self.scorer_scale,
-            bos=self.bos,
-            eos=self.eos,
-            dims=self.dims,
-            beam_dim=self.beam_dim,
-            vocab_dim=self.vocab_dim,
-            blank=self.blank,
-            device=self.device,
-        )
+        return self._sorted_labels(prefixes, scores)
 
     def _make_slots(self, frames: FramesToSearch) -> dict[str, nn.Tensor]:
         """:return: what is needed in each frame; sets what is the same in all"""
@@ -118,9 +129,9 @@ class PrefixBeamSearch:
         self.is_blank_slot = nn.compare(self.slot_range, "equal", blank_slot)
         return xs
 
-    def _initial_state(self) -> dict[str, Any]:
+    def _initial_prefixes(self, room_dim: nn.Dim) -> dict[str, nn.Tensor]:
         """The empty prefix, and K - 1 unused entries."""
-        first = nn.compare(nn.range_over_dim(self.beam_dim, dtype=self.index_dtype, device=self.device), "equal", 0)
+        first = nn.compare(self.beam_range, "equal", 0)
         return {
             # Scores of the alignments that end in blank, and of those that end in the last label
             "blank": self._full(0.0, "float32") + nn.where(first, 0.0, NEG),
@@ -129,7 +140,7 @@ class PrefixBeamSearch:
             "last": self._full(self.blank),
             "length": self._full(0),
             # {B, K, room}, -1 after the prefix's end
-            "history": nn.constant(-1, dims=[*self.dims, self.room_dim], dtype=self.index_dtype, device=self.device),
+            "history": nn.constant(-1, dims=[*self.dims, room_dim], dtype=self.index_dtype, device=self.device),
             # {B, K, O}, label of K behind its prefix O; -1 if O is no prefix of K, or is K
             "next": nn.constant(-1, dims=[*self.dims, self.other_dim], dtype=self.index_dtype, device=self.device),
         }
@@ -181,6 +192,11 @@ class PrefixBeamSearch:
         assert isinstance(indices, Sequence)
         scores, source, slot = self._as_beam(scores), *(self._as_beam(plain(i, self.index_dtype)) for i in indices)
         new_label = nn.gather(slot_labels, indices=slot, axis=self.slots_dim) if "slot_labels" in x else slot
+        if "is_frame" in x:
+            is_frame = x["is_frame"] > 0.5
+            source, new_label = nn.where(is_frame, source, self.beam_range), nn.where(is_frame, new_label, self.blank)
+            scores = nn.where(is_frame, scores, total)
+            stay_blank, stay_label = nn.where(is_frame, stay_blank, blank), nn.where(is_frame, stay_label, label)
         chosen = {"source": source, "label": new_label, "extends": nn.compare(new_label, "not_equal", self.blank)}
         return self._select(state, chosen, scores=scores, stay_blank=stay_blank, stay_label=stay_label), chosen
 
@@ -243,7 +259,7 @@ class PrefixBeamSearch:
     def _as_beam(self, x: nn.Tensor) -> nn.Tensor:
         return nn.replace_dim(x, in_dim=self.other_dim, out_dim=self.beam_dim)[0]
 
-    def _finish(self, state: dict[str, nn.Tensor], scores: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+    def _sorted_labels(self, state: dict[str, nn.Tensor], scores: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
         scores, order = self._as_beam(scores), self._as_beam(plain(order, self.index_dtype))
         possible = scores > IMPOSSIBLE
@@ -252,6 +268,6 @@ class PrefixBeamSearch:
         out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
         positions = plain(nn.range_over_dim(out_dim, dtype=self.index_dtype, device=self.device), self.index_dtype)
         labels = nn.gather(state["history"], indices=order, axis=self.beam_dim)
-        labels = nn.gather(labels, indices=positions, axis=self.room_dim)
+        labels = nn.gather(labels, indices=positions, axis=room_of(state["history"], without=self.dims))
         labels = nn.where(nn.compare_bc(positions, "less", length), nn.cast(labels, "int32"), 0)
         return labels, nn.where(possible, scores, float("-inf")), out_dim

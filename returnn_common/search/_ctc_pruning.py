@@ -50,6 +50,7 @@ class FramesToSearch:
     :param has_gap: {B, T'}, whether frames before that one were left out; None: in none
     :param gap: {B, T'}, log prob of blank in these frames
     :param rest: {B}, log prob of blank in the frames left out after the last one
+    :param has_rest: {B}, whether there are any
     """
 
     log_probs: nn.Tensor
@@ -57,13 +58,21 @@ class FramesToSearch:
     has_gap: nn.Tensor | None = None
     gap: nn.Tensor | None = None
     rest: nn.Tensor | None = None
+    has_rest: nn.Tensor | None = None
 
 
 def select_frames(
-    log_probs: nn.Tensor, *, spatial_dim: nn.Dim, vocab_dim: nn.Dim, blank: int, threshold: float | None
+    log_probs: nn.Tensor,
+    *,
+    spatial_dim: nn.Dim,
+    vocab_dim: nn.Dim,
+    blank: int,
+    threshold: float | None,
+    before: tuple[nn.Tensor, nn.Tensor] | None = None,
 ) -> FramesToSearch:
     """
     :param log_probs: {B, T, V}
+    :param before: `rest` and `has_rest` of the frames before these; None: there are none
     :return: those frames in which blank is not above the threshold; behind a sequence's end, blank is certain
     """
     log_probs = nn.maximum(nn.cast(log_probs, "float32"), NEG)
@@ -72,8 +81,8 @@ def select_frames(
     device = log_probs.device
     log_prob_blank = nn.gather(log_probs, indices=blank, axis=vocab_dim)
     keep = nn.logical_and(log_prob_blank <= math.log(threshold), spatial_dim.get_mask(device=device))
-    left_out = nn.logical_and(log_prob_blank > math.log(threshold), spatial_dim.get_mask(device=device))
-    left_out = nn.where(left_out, log_prob_blank, 0.0)
+    is_left_out = nn.logical_and(log_prob_blank > math.log(threshold), spatial_dim.get_mask(device=device))
+    left_out = nn.where(is_left_out, log_prob_blank, 0.0)
 
     # As in ctc_greedy_search: what is kept comes first by top_k.
     frames = nn.cast(plain(nn.range_over_dim(spatial_dim, dtype="int32", device=device)), "float32")
@@ -87,19 +96,29 @@ def select_frames(
     )
     positions = nn.where(mask, nn.cast(indices, "float32"), -1.0)
     order = plain(nn.range_over_dim(kept_dim, dtype="int32", device=device))
-    before = nn.relu(order - 1)
+    last = nn.relu(order - 1)
     is_first = order < 1
-    gap = sums - nn.where(is_first, 0.0, nn.gather(sums, indices=before, axis=kept_dim))
-    step = positions - nn.where(is_first, -1.0, nn.gather(positions, indices=before, axis=kept_dim))
-    gap = nn.where(mask, gap, 0.0)
+    gap = sums - nn.where(is_first, 0.0, nn.gather(sums, indices=last, axis=kept_dim))
+    step = positions - nn.where(is_first, -1.0, nn.gather(positions, indices=last, axis=kept_dim))
+    total, num = (nn.reduce_sum(x, axis=spatial_dim, use_mask=False) for x in (left_out, _as_float(is_left_out)))
+    if before is not None:
+        rest, has_rest = before[0], _as_float(before[1])
+        gap = gap + nn.combine_bc(_as_float(is_first), "*", rest)
+        step = step + nn.combine_bc(_as_float(is_first), "*", has_rest)
+        total, num = total + rest, num + has_rest
+    gap, in_gaps = nn.where(mask, gap, 0.0), nn.where(mask, step - 1.0, 0.0)
     return FramesToSearch(
         log_probs=_end_in_blank(nn.gather(log_probs, indices=indices, axis=spatial_dim), kept_dim, vocab_dim, blank),
         spatial_dim=kept_dim,
         has_gap=step > 1.5,
         gap=gap,
-        rest=nn.reduce_sum(left_out, axis=spatial_dim, use_mask=False)
-        - nn.reduce_sum(gap, axis=kept_dim, use_mask=False),
+        rest=total - nn.reduce_sum(gap, axis=kept_dim, use_mask=False),
+        has_rest=num - nn.reduce_sum(in_gaps, axis=kept_dim, use_mask=False) > 0.5,
     )
+
+
+def _as_float(x: nn.Tensor) -> nn.Tensor:
+    return nn.cast(x, "float32")
 
 
 def _end_in_blank(log_probs: nn.Tensor, spatial_dim: nn.Dim, vocab_dim: nn.Dim, blank: int) -> nn.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import nn
 from ._common import IMPOSSIBLE, NEG, plain, while_loop
-from ._transducer_beam import TransducerBeamSearch
+from ._transducer_beam import TransducerBeamSearch, longest_of
 
 
 @dataclass
@@ -24,24 +24,29 @@ class TransducerAlignmentSearch:
     See :func:`returnn_common.search.transducer_alignment_search`, which checks the arguments.
 
     :param beam: what holds and extends the hypotheses, monotonic
+    :param encoded: {B, T, features}
+    :param spatial_dim: T
     :param max_len: labels of a hypothesis at most; None: as many as there are frames
     """
 
     beam: TransducerBeamSearch
+    encoded: nn.Tensor
+    spatial_dim: nn.Dim
     max_len: int | None
 
     def __post_init__(self):
         self.zeros = self.beam._full(0)
-        self.limit = self.beam.num_frames if self.max_len is None else self.max_len
+        self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.beam.device))
+        self.limit = self.num_frames if self.max_len is None else self.max_len
 
     def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
         """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
         beam = self.beam
-        state = beam._initial_state()
+        state = beam.initial_state(max_labels=longest_of(self.spatial_dim))
         score = state["score"]
         if beam.fusion is not None:
             score = score + state["known"]["fusion"]["end"]
-        is_empty = nn.compare_bc(beam.num_frames, "equal", state["length"])  # at first 0
+        is_empty = nn.compare_bc(self.num_frames, "equal", state["length"])  # at first 0
         state["step"] = state["length"]
         state["final"] = {
             "score": nn.where(is_empty, score, NEG),
@@ -65,11 +70,11 @@ class TransducerAlignmentSearch:
         frame = state["step"] - length
         is_used = state["score"] > IMPOSSIBLE
         frame = nn.where(is_used, frame, 0)
-        encoded = nn.gather(beam.encoded, indices=frame, axis=beam.spatial_dim)
+        encoded = nn.gather(self.encoded, indices=frame, axis=self.spatial_dim)
         log_probs = beam._log_probs(encoded, is_used, state["known"]["predicted"])
         blank = state["score"] + nn.gather(log_probs, indices=beam.blank, axis=beam.vocab_dim)
         blank = nn.where(is_used, blank, NEG)
-        is_last = nn.compare_bc(frame, "equal", beam.num_frames - 1)
+        is_last = nn.compare_bc(frame, "equal", self.num_frames - 1)
 
         slots = beam._full(0) + plain(nn.range_over_dim(beam.beam_dim, dtype="int32", device=beam.device))
         may_go_on = nn.compare_bc(length, "less", self.limit)

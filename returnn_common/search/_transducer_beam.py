@@ -25,34 +25,38 @@ def batch_dims_of(encoded: nn.Tensor, spatial_dim: nn.Dim) -> list[nn.Dim]:
     return [d for d in encoded.dims if d not in (spatial_dim, encoded.feature_dim)]
 
 
+def longest_of(spatial_dim: nn.Dim) -> nn.Tensor:
+    """:return: number of frames of the longest sequence, scalar"""
+    return plain(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()))
+
+
 @dataclass
 class TransducerBeamSearch:
-    """See :func:`returnn_common.search.transducer_beam_search`, which checks the arguments."""
+    """
+    See :func:`returnn_common.search.transducer_beam_search`, which checks the arguments.
+
+    :param batch_dims: B
+    :param device: of all tensors
+    :param beam_dim: K
+    :param room_dim: L
+    """
 
     transducer: Any
-    encoded: nn.Tensor
-    spatial_dim: nn.Dim
+    batch_dims: Sequence[nn.Dim]
+    device: str | None
     blank: int
     beam_dim: nn.Dim
+    room_dim: nn.Dim
     max_labels: int
     is_monotonic: bool
     use_sum: bool
     fusion: TransducerFusion | None
-    room: int | None = None  # for labels; None: as many as there can be
 
     def __post_init__(self):
-        self.device = self.encoded.device
         self.vocab_dim: nn.Dim = self.transducer.labels_dim
         self.other_dim = nn.Dim(size_of(self.beam_dim), name="other-beam")
         self.pair_dim = nn.Dim(2, name="pair")
-        self.dims = [*batch_dims_of(self.encoded, self.spatial_dim), self.beam_dim]
-        self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.device))
-        self.longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
-        if self.room is None:
-            room = nn.copy_to_device(nn.relu(self.longest * self.max_labels - 1) + 1, "cpu")
-            self.room_dim = nn.Dim(room, name="room")
-        else:
-            self.room_dim = nn.Dim(max(self.room, 1), name="room")
+        self.dims = [*self.batch_dims, self.beam_dim]
         self.positions = plain(nn.range_over_dim(self.room_dim, dtype="int32", device=self.device))
         self.label_range = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         is_blank = nn.compare(self.label_range, "equal", self.blank)
@@ -62,15 +66,20 @@ class TransducerBeamSearch:
         self.is_second_of_pair = nn.cast(pair, "float32")
         self.is_eager = nn.is_executing_eagerly() and not nn.is_static_traceable()
 
-    def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
-        """:return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}"""
+    def run(self, encoded: nn.Tensor, *, spatial_dim: nn.Dim, state: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param encoded: {B, T, features}
+        :param spatial_dim: T
+        :param state: of the hypotheses before these frames
+        :return: after them
+        """
+        lengths = plain(spatial_dim.get_size_tensor(device=self.device))
 
         def frame(t: nn.Tensor | int, state: dict[str, Any]) -> dict[str, Any]:
-            is_frame = nn.compare_bc(plain(t) if isinstance(t, nn.Tensor) else t, "less", self.num_frames)
-            return self._frame(nn.gather(self.encoded, indices=t, axis=self.spatial_dim), is_frame, state)
+            is_frame = nn.compare_bc(plain(t) if isinstance(t, nn.Tensor) else t, "less", lengths)
+            return self._frame(nn.gather(encoded, indices=t, axis=spatial_dim), is_frame, state)
 
-        state = self._initial_state()
-        num_frames = nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor())
+        num_frames = nn.convert_to_tensor(spatial_dim.get_dim_value_tensor())
         if self.is_eager:
             # Not nn.while_loop: the dims in the scorer's state may grow.
             for t in range(int(num_frames.raw_tensor or 0)):
@@ -82,15 +91,18 @@ class TransducerBeamSearch:
 
             start = nn.constant(0, dims=(), dtype=num_frames.dtype, device="cpu")
             _, state = nn.while_loop(lambda loop: loop[0] < num_frames, body, (start, state))
-        return self._finish(state)
+        return state
 
-    def _initial_state(self) -> dict[str, Any]:
-        """The empty hypothesis, and K - 1 unused entries."""
+    def initial_state(self, *, max_labels: nn.Tensor | None) -> dict[str, Any]:
+        """
+        :param max_labels: of a hypothesis, if that is known, scalar
+        :return: the empty hypothesis, and K - 1 unused entries
+        """
         first = nn.compare(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device), "equal", 0)
         # The states have a beam from the start, so that the dims of their tensors stay as they are.
         known = self._after(self._full(self.blank), self.transducer.initial_state(batch_dims=self.dims))
         if self.fusion is not None:
-            known["fusion"] = self.fusion.initial(max_labels=self.longest * self.max_labels)
+            known["fusion"] = self.fusion.initial(max_labels=max_labels)
         return {
             "score": nn.where(first, self._full(0.0, "float32"), NEG),
             "length": self._full(0),
@@ -290,10 +302,14 @@ class TransducerBeamSearch:
         length, history = plain(ended["length"]), plain(history)
         return {"score": ended["score"], "length": length, "history": history, "known": new_known}
 
-    def _finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+    def finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        """
+        :param state: of the hypotheses after the last frame
+        :return: labels {B, K, out}, scores {B, K}, out dim with lengths {B, K}
+        """
         scores = state["score"]
         if self.fusion is not None:
-            scores += state["known"]["fusion"]["end"]
+            scores = scores + state["known"]["fusion"]["end"]
         return self.sorted_labels(scores, state["length"], state["history"])
 
     def sorted_labels(
@@ -303,7 +319,7 @@ class TransducerBeamSearch:
         :param scores: {B, K}
         :param length: {B, K}
         :param history: {B, K, L}
-        :return: see :func:`run`
+        :return: see :func:`finish`
         """
         scores, order, _ = nn.top_k(scores, axis=self.beam_dim, k_dim=self.other_dim)
         scores, order = self._as_beam(scores), self._as_beam(plain(order))

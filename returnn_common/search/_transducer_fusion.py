@@ -42,12 +42,13 @@ class TransducerFusion:
         self.device = device
         self.may_rise = scale < 0 or getattr(scorer, "can_exceed_zero", False)
 
-    def initial(self, *, max_labels: nn.Tensor) -> dict[str, Any]:
+    def initial(self, *, max_labels: nn.Tensor | None) -> dict[str, Any]:
         """
-        :param max_labels: of a hypothesis, scalar
+        :param max_labels: of a hypothesis, scalar; None: not known
         :return: `next`, scaled log probs of each next label {B, K, V}, `end`, of the end of sentence {B, K}; `state`
         """
-        state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=max_labels + 1)
+        max_steps = None if max_labels is None else max_labels + 1
+        state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=max_steps)
         bos = nn.constant(self.bos, dims=self.dims, dtype="int32", device=self.device)
         return self._score(bos, state)
 

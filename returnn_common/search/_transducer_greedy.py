@@ -8,6 +8,7 @@ Each utterance has its own frame: in each step, one of its labels or blank is ap
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,46 +18,71 @@ from ._common import NEG, plain, while_loop
 
 @dataclass
 class TransducerGreedySearch:
-    """See :func:`returnn_common.search.transducer_greedy_search`, which checks the arguments."""
+    """
+    See :func:`returnn_common.search.transducer_greedy_search`, which checks the arguments.
+
+    :param batch_dims: B without the beam
+    :param device: of all tensors
+    :param beam_dim: of one
+    :param room_dim: L
+    """
 
     transducer: Any
-    encoded: nn.Tensor
-    spatial_dim: nn.Dim
+    batch_dims: Sequence[nn.Dim]
+    device: str | None
     blank: int
+    beam_dim: nn.Dim
+    room_dim: nn.Dim
     max_labels: int
     is_monotonic: bool
 
     def __post_init__(self):
-        self.device = self.encoded.device
         self.vocab_dim: nn.Dim = self.transducer.labels_dim
-        self.beam_dim = nn.Dim(1, name="beam")
-        features = self.encoded.feature_dim
-        self.dims = [d for d in self.encoded.dims if d not in (self.spatial_dim, features)] + [self.beam_dim]
-        self.num_frames = plain(self.spatial_dim.get_size_tensor(device=self.device))
-        longest = plain(nn.convert_to_tensor(self.spatial_dim.get_dim_value_tensor()))
-        self.room_dim = nn.Dim(nn.copy_to_device(longest * self.max_labels, "cpu"), name="room")
+        self.dims = [*self.batch_dims, self.beam_dim]
         self.positions = plain(nn.range_over_dim(self.room_dim, dtype="int32", device=self.device))
         labels = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         self.is_blank = nn.compare(labels, "equal", self.blank)
 
-    def run(self) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
-        """:return: labels {B, out}, scores {B}, out dim with lengths {B}"""
+    def initial_state(self) -> dict[str, Any]:
+        """:return: the empty hypothesis"""
         first = self._full(self.blank)
         state = self.transducer.initial_state(batch_dims=self.dims)
         predicted, state = self.transducer.predict(nn.set_sparse_dim(first, self.vocab_dim), state)
-        state = while_loop(
-            self._goes_on,
-            self._step,
-            {
-                "frame": self._full(0),
-                "in_frame": self._full(0),  # labels
-                "length": self._full(0),
-                "score": self._full(0.0, "float32"),
-                "history": nn.constant(0, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
-                "predicted": predicted,
-                "predictor": state,
-            },
-        )
+        return {
+            "length": self._full(0),
+            "score": self._full(0.0, "float32"),
+            "history": nn.constant(0, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
+            "predicted": predicted,
+            "predictor": state,
+        }
+
+    def run(self, encoded: nn.Tensor, *, spatial_dim: nn.Dim, state: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param encoded: {B, T, features}
+        :param spatial_dim: T
+        :param state: of the hypothesis before these frames
+        :return: after them
+        """
+        lengths = plain(spatial_dim.get_size_tensor(device=self.device))
+
+        def goes_on(state: dict[str, Any]) -> nn.Tensor:
+            has_frame = nn.compare_bc(state["frame"], "less", lengths)
+            return nn.copy_to_device(nn.reduce_any(has_frame, axis=self.dims), "cpu")
+
+        def step(state: dict[str, Any]) -> dict[str, Any]:
+            has_frame = nn.compare_bc(state["frame"], "less", lengths)
+            frame = nn.where(has_frame, state["frame"], 0)
+            return self._step(nn.gather(encoded, indices=frame, axis=spatial_dim), has_frame, state)
+
+        # "in_frame" counts the labels of a frame.
+        state = while_loop(goes_on, step, {**state, "frame": self._full(0), "in_frame": self._full(0)})
+        return {name: state[name] for name in state if name not in ("frame", "in_frame")}
+
+    def finish(self, state: dict[str, Any]) -> tuple[nn.Tensor, nn.Tensor, nn.Dim]:
+        """
+        :param state: of the hypothesis after the last frame
+        :return: labels {B, out}, scores {B}, out dim with lengths {B}
+        """
         length = nn.relu(state["length"])  # a layer of its own, for the net dict
         out_dim = nn.Dim(nn.copy_to_device(length, "cpu"), name="labels")
         positions = plain(nn.range_over_dim(out_dim, dtype="int32", device=self.device))
@@ -67,16 +93,13 @@ class TransducerGreedySearch:
     def _full(self, value: float, dtype: str = "int32") -> nn.Tensor:
         return nn.constant(value, dims=self.dims, dtype=dtype, device=self.device)
 
-    def _has_frame(self, state: dict[str, Any]) -> nn.Tensor:
-        return nn.compare_bc(state["frame"], "less", self.num_frames)
-
-    def _goes_on(self, state: dict[str, Any]) -> nn.Tensor:
-        return nn.copy_to_device(nn.reduce_any(self._has_frame(state), axis=self.dims), "cpu")
-
-    def _step(self, state: dict[str, Any]) -> dict[str, Any]:
-        has_frame = self._has_frame(state)
-        frame = nn.where(has_frame, state["frame"], 0)
-        encoded = nn.gather(self.encoded, indices=frame, axis=self.spatial_dim)
+    def _step(self, encoded: nn.Tensor, has_frame: nn.Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param encoded: {B, features}, of the frame in which the hypothesis is
+        :param has_frame: {B}, whether there is one
+        :param state: see :meth:`run`
+        :return: after one more label or blank
+        """
         logits = nn.cast(self.transducer.join(encoded, state["predicted"]), "float32")
         log_probs = nn.maximum(nn.log_softmax(logits, axis=self.vocab_dim), NEG)
         may_go_on = nn.compare(state["in_frame"], "less", self.max_labels)

@@ -128,7 +128,7 @@ def bounded_initial_state(
     scorer: Scorer,
     *,
     batch_dims: Sequence[nn.Dim],
-    max_steps: int | nn.Tensor,
+    max_steps: int | nn.Tensor | None,
     beam_dim: nn.Dim | None = None,
 ) -> Any:
     """
@@ -136,7 +136,7 @@ def bounded_initial_state(
         dims cannot grow in the loops of graphs, and JAX compiles for each shape. If it takes `beam_dim`, it gets that
         where shapes may change as they like.
     :param batch_dims: B
-    :param max_steps: number of calls of `score` at most, int or {B}
+    :param max_steps: number of calls of `score` at most, int or {B}; None: not known
     :param beam_dim: the one of B whose entries are hypotheses of the same utterance, if a search selects among them
     :return: the scorer's initial state
     """

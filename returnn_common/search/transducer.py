@@ -12,17 +12,14 @@ from typing import Any, Protocol
 
 from .. import nn
 from ._common import check_index, check_int
+from ._options import check_beam, check_labels_dim
 from ._transducer_alignment import TransducerAlignmentSearch
-from ._transducer_beam import TransducerBeamSearch, batch_dims_of
-from ._transducer_fusion import TransducerFusion
+from ._transducer_beam import batch_dims_of, longest_of
 from ._transducer_greedy import TransducerGreedySearch
-from .ctc import _check_scorer
+from ._transducer_options import check_max_labels, make_beam
 from .hypotheses import Hypotheses
 
 __all__ = ["Transducer", "transducer_alignment_search", "transducer_beam_search", "transducer_greedy_search"]
-
-TOPOLOGIES = ("rnnt", "monotonic")
-MAX_LABELS_PER_FRAME = 5
 
 
 class Transducer(Protocol):
@@ -85,15 +82,19 @@ def transducer_greedy_search(
     """
     name = "transducer_greedy_search"
     labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
+    max_labels = check_max_labels(name, max_labels_per_frame, topology)
+    room = nn.copy_to_device(longest_of(spatial_dim) * max_labels, "cpu")
     search = TransducerGreedySearch(
         transducer=transducer,
-        encoded=encoded,
-        spatial_dim=spatial_dim,
+        batch_dims=batch_dims_of(encoded, spatial_dim),
+        device=encoded.device,
         blank=blank,
-        max_labels=_check_max_labels(name, max_labels_per_frame, topology),
+        beam_dim=nn.Dim(1, name="beam"),
+        room_dim=nn.Dim(room, name="room"),
+        max_labels=max_labels,
         is_monotonic=topology == "monotonic",
     )
-    labels, scores, out_dim = search.run()
+    labels, scores, out_dim = search.finish(search.run(encoded, spatial_dim=spatial_dim, state=search.initial_state()))
     labels = nn.set_sparse_dim(labels, labels_dim)
     return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
 
@@ -145,22 +146,24 @@ def transducer_beam_search(
     """
     name = "transducer_beam_search"
     labels_dim = _check(name, transducer, encoded, spatial_dim, blank, vocab_dim)
-    _check_beam(
-        name, transducer, beam_size=beam_size, recombine=recombine, scorer_options=(scorer, scorer_scale, bos, eos)
-    )
-    max_labels = _check_max_labels(name, max_labels_per_frame, topology)
-    search = _make_beam(
+    scorer_options = (scorer, scorer_scale, bos, eos)
+    check_beam(name, transducer.labels_dim, beam_size, recombine=recombine, scorer_options=scorer_options)
+    max_labels = check_max_labels(name, max_labels_per_frame, topology)
+    most = longest_of(spatial_dim) * max_labels
+    search = make_beam(
         transducer,
-        encoded,
-        spatial_dim=spatial_dim,
+        batch_dims=batch_dims_of(encoded, spatial_dim),
+        device=encoded.device,
+        room_dim=nn.Dim(nn.copy_to_device(nn.relu(most - 1) + 1, "cpu"), name="room"),
         blank=blank,
         max_labels=max_labels,
         is_monotonic=topology == "monotonic",
         beam_size=beam_size,
         recombine=recombine,
-        scorer_options=(scorer, scorer_scale, bos, eos),
+        scorer_options=scorer_options,
     )
-    labels, scores, out_dim = search.run()
+    state = search.run(encoded, spatial_dim=spatial_dim, state=search.initial_state(max_labels=most))
+    labels, scores, out_dim = search.finish(state)
     labels = nn.set_sparse_dim(labels, labels_dim)
     return Hypotheses(labels=labels, scores=scores, beam_dim=search.beam_dim, spatial_dim=out_dim)
 
@@ -197,70 +200,24 @@ def transducer_alignment_search(
     if max_len is not None:
         check_int(name, "max_len", max_len, at_least=0)
     scorer_options = (scorer, scorer_scale, bos, eos)
-    _check_beam(name, transducer, beam_size=beam_size, recombine=recombine, scorer_options=scorer_options)
-    beam = _make_beam(
+    check_beam(name, transducer.labels_dim, beam_size, recombine=recombine, scorer_options=scorer_options)
+    room = max(max_len, 1) if max_len is not None else nn.relu(longest_of(spatial_dim) - 1) + 1
+    beam = make_beam(
         transducer,
-        encoded,
-        spatial_dim=spatial_dim,
+        batch_dims=batch_dims_of(encoded, spatial_dim),
+        device=encoded.device,
+        room_dim=nn.Dim(nn.copy_to_device(room, "cpu") if isinstance(room, nn.Tensor) else room, name="room"),
         blank=blank,
         max_labels=1,
         is_monotonic=True,
         beam_size=beam_size,
         recombine=recombine,
         scorer_options=scorer_options,
-        room=max_len,
     )
-    labels, scores, out_dim = TransducerAlignmentSearch(beam, max_len=max_len).run()
+    search = TransducerAlignmentSearch(beam, encoded, spatial_dim, max_len=max_len)
+    labels, scores, out_dim = search.run()
     labels = nn.set_sparse_dim(labels, labels_dim)
     return Hypotheses(labels=labels, scores=scores, beam_dim=beam.beam_dim, spatial_dim=out_dim)
-
-
-def _check_beam(name: str, transducer: Transducer, *, beam_size: int, recombine: str, scorer_options: tuple):
-    scorer, scorer_scale, bos, eos = scorer_options
-    check_int(name, "beam_size", beam_size, at_least=1)
-    if recombine not in ("sum", "max"):
-        raise ValueError(f"{name}: recombine, expected 'sum' or 'max', got {recombine!r}")
-    if scorer is not None:
-        _check_scorer(name, scorer, transducer.labels_dim, bos, eos)
-    elif bos is not None or eos is not None or scorer_scale:
-        raise ValueError(f"{name}: scorer_scale, bos and eos expect a scorer, got scorer=None")
-
-
-def _make_beam(
-    transducer: Transducer,
-    encoded: nn.Tensor,
-    *,
-    spatial_dim: nn.Dim,
-    blank: int,
-    beam_size: int,
-    recombine: str,
-    scorer_options: tuple,
-    **options: Any,
-) -> TransducerBeamSearch:
-    scorer, scorer_scale, bos, eos = scorer_options
-    beam_dim = nn.Dim(beam_size, name="beam")
-    fusion = None
-    if scorer is not None and scorer_scale:
-        fusion = TransducerFusion(
-            scorer,
-            scale=float(scorer_scale),
-            bos=bos if bos is not None else (eos or 0),
-            eos=eos,
-            dims=[*batch_dims_of(encoded, spatial_dim), beam_dim],
-            vocab_dim=transducer.labels_dim,
-            blank=blank,
-            device=encoded.device,
-        )
-    return TransducerBeamSearch(
-        transducer=transducer,
-        encoded=encoded,
-        spatial_dim=spatial_dim,
-        blank=blank,
-        beam_dim=beam_dim,
-        use_sum=recombine == "sum",
-        fusion=fusion,
-        **options,
-    )
 
 
 def _check(
@@ -272,27 +229,7 @@ def _check(
     labels_dim: nn.Dim | None,
 ) -> nn.Dim:
     """:return: the sparse dim of the labels"""
-    vocab_dim = transducer.labels_dim
-    size = vocab_dim.dimension or 0
     if spatial_dim not in encoded.dims:
         raise ValueError(f"{name}: encoded, expected a tensor with {spatial_dim}, got {encoded}")
-    check_index(name, "blank", blank, vocab_dim)
-    if labels_dim is None:
-        return vocab_dim
-    if labels_dim.dimension != size and not (labels_dim.dimension == size - 1 and blank == size - 1):
-        raise ValueError(
-            f"{name}: vocab_dim, expected size {size}, or {size - 1} where blank is the last label, got {labels_dim}"
-        )
-    return labels_dim
-
-
-def _check_max_labels(name: str, value: int | None, topology: str) -> int:
-    if topology not in TOPOLOGIES:
-        raise ValueError(f"{name}: topology, expected one of {', '.join(TOPOLOGIES)}, got {topology!r}")
-    if value is not None:
-        check_int(name, "max_labels_per_frame", value, at_least=1)
-    if topology == "monotonic":
-        if value not in (None, 1):
-            raise ValueError(f"{name}: max_labels_per_frame, expected 1 with the topology 'monotonic', got {value}")
-        return 1
-    return MAX_LABELS_PER_FRAME if value is None else value
+    check_index(name, "blank", blank, transducer.labels_dim)
+    return check_labels_dim(name, transducer.labels_dim, blank, labels_dim)
