@@ -11,6 +11,7 @@ from .beam_search import beam_search
 from .biasing import PhraseBias
 from .ctc import ctc_beam_search, ctc_greedy_search
 from .ctc_prefix_scorer import CtcPrefixScorer
+from .ctc_streaming import CtcBeamStream, CtcGreedyStream
 from .hypotheses import Hypotheses
 from .internal_lm import average_context, internal_lm, zero_context
 from .lexicon import LexiconScorer, spell_words
@@ -19,6 +20,7 @@ from .rescoring import rescore, score_labels
 from .sampling import sample
 from .scorers import DecoderScorer, Scorer, combine
 from .soft_alignment import SoftAlignment, ctc_soft_align, transducer_soft_align
+from .streaming import SearchStream
 from .transducer import (
     Transducer,
     transducer_alignment_search,
@@ -27,9 +29,12 @@ from .transducer import (
 )
 from .transducer_align import transducer_align
 from .transducer_lm import TransducerLmScorer
+from .transducer_streaming import TransducerBeamStream, TransducerGreedyStream
 
 __all__ = [
     "Alignment",
+    "CtcBeamStream",
+    "CtcGreedyStream",
     "CtcPrefixScorer",
     "CtcPruning",
     "DecoderScorer",
@@ -39,8 +44,11 @@ __all__ = [
     "NgramScorer",
     "PhraseBias",
     "Scorer",
+    "SearchStream",
     "SoftAlignment",
     "Transducer",
+    "TransducerBeamStream",
+    "TransducerGreedyStream",
     "TransducerLmScorer",
     "average_context",
     "beam_search",

@@ -20,6 +20,7 @@ __all__ = [
     "check_int",
     "index_dtype",
     "log",
+    "longest_of",
     "make_room",
     "plain",
     "room_of",
@@ -83,6 +84,11 @@ def with_dims(state: S, dims: Sequence[nn.Dim]) -> S:
         return nn.where(always, x, x)
 
     return nn.nested.tree.map_structure(expand, state)
+
+
+def longest_of(spatial_dim: nn.Dim) -> nn.Tensor:
+    """:return: number of frames of the longest sequence, scalar"""
+    return plain(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()))
 
 
 def room_of(history: nn.Tensor, *, without: Sequence[nn.Dim]) -> nn.Dim:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, plain, while_loop
-from ._transducer_beam import TransducerBeamSearch, longest_of
+from ._common import IMPOSSIBLE, NEG, longest_of, plain, while_loop
+from ._transducer_beam import TransducerBeamSearch
 
 
 @dataclass

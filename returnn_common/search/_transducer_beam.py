@@ -25,11 +25,6 @@ def batch_dims_of(encoded: nn.Tensor, spatial_dim: nn.Dim) -> list[nn.Dim]:
     return [d for d in encoded.dims if d not in (spatial_dim, encoded.feature_dim)]
 
 
-def longest_of(spatial_dim: nn.Dim) -> nn.Tensor:
-    """:return: number of frames of the longest sequence, scalar"""
-    return plain(nn.convert_to_tensor(spatial_dim.get_dim_value_tensor()))
-
-
 @dataclass
 class TransducerBeamSearch:
     """

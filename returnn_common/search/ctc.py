@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
-from ._common import check_ctc_log_probs
+from ._common import check_ctc_log_probs, longest_of
 from ._ctc_greedy import best_path, hypothesis_of_path
 from ._ctc_options import make_prefix_beam
 from ._ctc_pruning import CtcPruning, select_frames
@@ -103,7 +103,7 @@ def ctc_beam_search(
     frames = select_frames(
         log_probs, spatial_dim=spatial_dim, vocab_dim=in_vocab_dim, blank=blank, threshold=pruning.blank_threshold
     )
-    longest = nn.cast(nn.convert_to_tensor(frames.spatial_dim.get_dim_value_tensor()), "int32")
+    longest = longest_of(frames.spatial_dim)
     room_dim = nn.Dim(nn.copy_to_device(longest, "cpu") + 1, name="room")
     state = search.run(frames, search.initial_state(room_dim=room_dim, num_frames=longest))
     labels, scores, out_dim = search.finish(state, rest=frames.rest)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .. import nn
-from ._common import check_index, check_int
+from ._common import check_index, check_int, longest_of
 from ._options import check_beam, check_labels_dim
 from ._transducer_alignment import TransducerAlignmentSearch
-from ._transducer_beam import batch_dims_of, longest_of
+from ._transducer_beam import batch_dims_of
 from ._transducer_greedy import TransducerGreedySearch
 from ._transducer_options import check_max_labels, make_beam
 from .hypotheses import Hypotheses
