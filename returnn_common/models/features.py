@@ -16,8 +16,8 @@ from functools import lru_cache
 import numpy as np
 
 from .. import nn
+from ..nn.causal_normalization import CausalNormalization
 from ..nn.stream_buffer import StreamBuffer
-from .causal_normalization import CausalNormalization
 
 __all__ = ["LogMel", "normalize_features", "mel_filters", "SAMPLING_RATE"]
 
@@ -38,7 +38,8 @@ class LogMel(nn.Module):
     :param out_dim: number of mel filters, between 0 and 8000 Hz; 80 in most publications
     :param normalize: mean 0 and variance 1 for each utterance and filter, over the valid frames only
     :param prior_frames: above 0, see :func:`normalize_features`; for short utterances
-    :param causal: normalised by the frames up to each one, for :meth:`step`, see :class:`.CausalNormalization`
+    :param causal: normalised by the frames up to each one, for :meth:`step`, see
+        :class:`returnn_common.nn.causal_normalization.CausalNormalization`
     :param frequency_warp: in training, the filters of each utterance are moved as for a vocal tract that is up to this
         share longer or shorter (Jaitly and Hinton 2013, "Vocal Tract Length Perturbation (VTLP) improves speech
         recognition"; 0.1 there); 0: never
