@@ -5,10 +5,11 @@ Python expressions as trees, and how they are laid out in lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["WIDTH", "Brackets", "Expression", "call", "items", "layout", "one_line", "quote"]
+__all__ = ["WIDTH", "Brackets", "Expression", "Late", "call", "items", "layout", "one_line", "quote"]
 
 WIDTH = 120  # of a line
 
@@ -30,7 +31,20 @@ class Brackets:
     needs_comma: bool = False
 
 
-Expression = str | Brackets
+@dataclass(frozen=True)
+class Late:
+    """
+    Something whose code is known when it is laid out, such as a path that a job will make.
+
+    :param value:
+    :param code: makes the code of the value
+    """
+
+    value: Any
+    code: Callable[[Any], str]
+
+
+Expression = str | Brackets | Late
 
 
 def items(before: str, parts: Iterable[Expression], after: str, *, needs_comma: bool = False) -> Brackets:
@@ -52,6 +66,8 @@ def one_line(expression: Expression) -> str:
     """:return: code"""
     if isinstance(expression, str):
         return expression
+    if isinstance(expression, Late):
+        return expression.code(expression.value)
     inner = ", ".join(before + one_line(part) for before, part in expression.parts)
     comma = "," if expression.needs_comma and len(expression.parts) == 1 else ""
     return f"{expression.before}{inner}{comma}{expression.after}"
@@ -67,7 +83,7 @@ def layout(expression: Expression, *, before: str = "", indent: int = 0, after: 
         lines of its own
     """
     line = f"{' ' * indent}{before}{one_line(expression)}{after}"
-    if isinstance(expression, str) or not expression.parts or ("\n" not in line and len(line) <= WIDTH):
+    if not isinstance(expression, Brackets) or not expression.parts or ("\n" not in line and len(line) <= WIDTH):
         return line
     if len(expression.parts) > 8 and all(_is_short(name, part) for name, part in expression.parts):
         lines = _fill([one_line(part) for _, part in expression.parts], indent=indent + 4)

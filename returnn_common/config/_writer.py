@@ -23,12 +23,12 @@ from returnn.tensor.marked_dim import MarkedDim
 from .. import nn
 from ._functions import Definitions
 from ._imports import Imports
-from ._layout import Brackets, Expression, call, items, one_line, quote
+from ._layout import Brackets, Expression, Late, call, items, one_line, quote
 from ._namespaces import find_import
 from ._objects import Call, constructor_call, is_path, path_text
 from .dims_code import DimsCode
 
-__all__ = ["Writer", "plain_value"]
+__all__ = ["Writer", "is_delayed", "plain_value"]
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), type(NotImplemented))
 
@@ -84,6 +84,8 @@ class Writer:
         :raises ValueError: see :func:`.to_python`
         :raises TypeError: see there
         """
+        if is_delayed(value):
+            return Late(value, _delayed_code)
         value = plain_value(value)
         if isinstance(value, _LITERALS) and not isinstance(value, enum.Enum):
             return self._literal(value, where=where)
@@ -114,7 +116,7 @@ class Writer:
                 else f"{cls}({one_line(self.value(value.value, where=where))})"
             )
         if is_path(value):
-            return quote(path_text(value))
+            return Late(value, _path_code)
         return self._object(value, where=where)
 
     def _literal(self, value: Any, *, where: str) -> Expression:
@@ -238,16 +240,27 @@ class Writer:
         return self.call(constructor_call(tensor), where=where)
 
 
+def is_delayed(value: Any) -> bool:
+    """whether it is a value of Sisyphus' that is known later, such as a variable, but no path"""
+    if inspect.isclass(value) or not callable(getattr(value, "get", None)):
+        return False
+    names = [cls.__name__ for cls in type(value).__mro__]
+    return "Variable" in names or ("DelayedBase" in names and not callable(getattr(value, "get_path", None)))
+
+
 def plain_value(value: Any) -> Any:
-    """:return: NumPy's scalars as Python's, Sisyphus' variables and other delayed values as what they are now"""
+    """:return: NumPy's scalars as Python's, and what is delayed as what it is now"""
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64 | np.void):
         return value.item()
-    get = getattr(value, "get", None)
-    if not inspect.isclass(value) and callable(get):
-        names = [cls.__name__ for cls in type(value).__mro__]
-        if "Variable" in names or ("DelayedBase" in names and not callable(getattr(value, "get_path", None))):
-            return plain_value(get())
-    return value
+    return plain_value(value.get()) if is_delayed(value) else value
+
+
+def _delayed_code(value: Any) -> str:
+    return one_line(Writer({}).value(plain_value(value), where="delayed value"))
+
+
+def _path_code(path: Any) -> str:
+    return quote(path_text(path))
 
 
 def _sorted_set(values: set[Any] | frozenset[Any]) -> list[Any]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from returnn_common import nn
 from returnn_common.config import diff, to_python
-from returnn_common.datasets import Librispeech, WordVocab
-from returnn_common.datasets.augment import Chain, SpeedPerturbation
+from returnn_common.datasets import WordVocab
+from returnn_common.datasets.augment import Chain, Noise, SpeedPerturbation
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.recog import recog_callback, recog_step
 from returnn_common.training import train_step, warmup_decay
@@ -28,12 +28,25 @@ FOLDER = Path(__file__).resolve().parents[1] / "golden" / "configs"
 
 
 def _recogniser() -> dict[str, Any]:
-    dataset = Librispeech(
-        path="/corpus", vocab=WordVocab(["YES", "NO"]), train_augment=Chain(SpeedPerturbation(0.9, 1.1))
-    )
+    time_dim, words_dim = nn.Dim(None, name="time"), nn.Dim(2, name="words")
+    train = {"class": "OggZipDataset", "path": [Path("/corpus/train.zip")], "partition_epoch": 20}
     return {
         "backend": "torch",
-        **dataset.get_config_opts(),
+        "extern_data": {
+            "data": {"dims": [nn.batch_dim, time_dim], "dtype": "float32"},
+            "classes": {
+                "dims": [nn.batch_dim, nn.Dim(None, name="targets-time")],
+                "sparse_dim": words_dim,
+                "dtype": "int32",
+                "vocab": WordVocab(["YES", "NO"]).get_opts(),
+            },
+        },
+        "train": {
+            "class": "PostprocessingDataset",
+            "dataset": train,
+            "map_seq": functools.partial(dict, augment=Chain(SpeedPerturbation(0.9, 1.1), Noise(10, 40))),
+            "map_outputs": {"data": {"dims": [time_dim], "dtype": "float32"}},
+        },
         "make_model": functools.partial(make_ctc_model, num_layers=2),
         "train_step": train_step,
         "forward_step": recog_step,
