@@ -8,7 +8,7 @@ import keyword
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._layout import items, layout, quote
+from ._layout import items, layout, one_line, quote
 from ._writer import Writer
 
 __all__ = ["to_python"]
@@ -59,7 +59,7 @@ def to_python(
     assignments = [
         layout(expressions[name], before=f"{name} = ") + "\n" for name in options if expressions[name] != name
     ]
-    folders = [writer.value(folder, where="python_path") for folder in python_path]
+    folders = [one_line(writer.value(folder, where="python_path")) for folder in python_path]
     sections = [
         f'"""\n{doc.strip()}\n"""\n' if doc.strip() else "",
         "from __future__ import annotations\n" if writer.lazy_annotations else "",
