@@ -14,7 +14,7 @@ from returnn.tensor import Dim, batch_dim
 from ._text_files import SPLITS, Paths, find_files, lines_of_split
 from ._text_lines import TextLines, read_lines
 from .interface import DatasetConfig, VocabConfig
-from .vocab import CharacterVocab, check_transcripts
+from .vocab import CharacterVocab, PhonemeVocab, check_transcripts
 
 __all__ = ["TextCorpus"]
 
@@ -133,10 +133,16 @@ class TextCorpus(DatasetConfig):
         behind it, so that the words of a sentence can be counted: for :class:`..models.language_model.LanguageModel`.
 
         :return: one value more than there are labels
+        :raises ValueError: for phonemes without a label between words
         """
         opts = self.vocab.get_opts()
         labels = [str(label) for label in Vocabulary.create_vocab(**opts).labels]
-        if opts["class"] == "CharacterTargets":
+        if isinstance(self.vocab, PhonemeVocab):
+            boundary = self.vocab.word_boundary
+            if boundary is None:
+                raise ValueError(f"TextCorpus: to count words, {self.vocab!r} needs a word_boundary")
+            return [*(label == boundary for label in labels), True]
+        if opts["class"] in ("CharacterTargets", "Utf8ByteTargets"):
             return [*(label == " " for label in labels), True]
         if opts["class"] == "SentencePieces":
             return [*(label.startswith("\u2581") for label in labels), False]

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 from returnn.config import get_global_config
-from returnn.datasets.util.vocabulary import BytePairEncoding, Vocabulary
+from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 
 from .. import nn
 from .components import Components, ScoredList
+from .label_text import label_text
 from .nbest import write_nbest
 from .search_options import read_search_options
 
@@ -133,7 +134,7 @@ class RecogCallback(ForwardCallbackIface):
         vocab = self.vocab or (labels.sparse_dim and labels.sparse_dim.vocab)
         used = np.asarray(scores.raw_tensor) > float("-inf")  # else the beam was wider than the number of hypotheses
         texts = [
-            _text(ids[:length], vocab)
+            label_text(ids[:length], vocab)
             for ids, length, is_used in zip(labels.raw_tensor, lengths.raw_tensor, used, strict=True)
             if is_used
         ]
@@ -167,12 +168,3 @@ class RecogCallback(ForwardCallbackIface):
         if self.components_path:
             Components(("search", *self._part_names), self._lists).write(self.components_path)
         write_nbest(self.path, self.entries)
-
-
-def _text(ids: Any, vocab: Vocabulary | None) -> str:
-    if vocab is None:
-        return " ".join(str(int(i)) for i in ids)
-    text = vocab.get_seq_labels([int(i) for i in ids])
-    if isinstance(vocab, BytePairEncoding):
-        text = f"{text} ".replace("@@ ", "").strip()
-    return text

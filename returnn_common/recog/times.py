@@ -144,15 +144,20 @@ def _check_spans(labels: Sequence[int], starts: Sequence[int], ends: Sequence[in
     return spans
 
 
-def _count_characters(labels: list[int], decode: Callable[[list[int]], str]) -> list[int]:
-    """:return: number of characters, spaces not counted, of each label and those before it"""
-    counts: list[int] = []
-    first, base = 0, 0  # where a word begins, what comes before no longer matters
+def _count_characters(labels: list[int], decode: Callable[[list[int]], str]) -> list[float]:
+    """
+    :return: number of characters, spaces not counted, of each label and those before it. One of which only a part of
+        the bytes is there yet counts as a half.
+    """
+    counts: list[float] = []
+    first, base = 0, 0.0  # where a word begins, what comes before no longer matters
     for i in range(len(labels)):
-        words = decode(labels[first : i + 1]).split()
+        text = decode(labels[first : i + 1])
+        complete = text.rstrip("\ufffd")
         before = counts[-1] if counts else 0
-        counts.append(max(before, base + sum(map(len, words))))
-        if len(words) > 1 and counts[-1] > before:
+        number = sum(map(len, complete.split())) + (0.5 if complete != text else 0.0)
+        counts.append(max(before, base + number))
+        if len(text.split()) > 1 and counts[-1] > before:
             first, base = i, before
     total = sum(map(len, decode(labels).split()))
     return [*(min(n, total) for n in counts[:-1]), total][: len(labels)]

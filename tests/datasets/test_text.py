@@ -12,7 +12,17 @@ import sentencepiece
 from returnn.datasets import init_dataset
 from returnn.datasets.basic import Dataset
 
-from returnn_common.datasets import BpeVocab, CharacterVocab, SentencePieceVocab, TextCorpus, VocabConfig, WordVocab
+from returnn_common.datasets import (
+    BpeVocab,
+    ByteVocab,
+    CharacterVocab,
+    PhonemeVocab,
+    SentencePieceVocab,
+    TextCorpus,
+    VocabConfig,
+    WordVocab,
+    make_vocab,
+)
 from tests.datasets.reading import EVAL_DEFAULTS
 
 LINES = [f"LINE {'ABCDEFGHIJ'[i % 10]}{' AND MORE' * (i % 4)}" for i in range(1, 31)]  # by number, from 1
@@ -197,7 +207,9 @@ def subwords(tmp_path_factory) -> list[VocabConfig]:
 def test_words_are_counted_by_labels(corpus: Path, subwords: list[VocabConfig]):
     """with each kind of vocabulary, against the text"""
     words = WordVocab(sorted({word for line in LINES for word in line.split()}))
-    for vocab in [CharacterVocab(), words, *subwords]:
+    (corpus.parent / "dict").write_text("line L AY N\nand AE N D\n")
+    phonemes = PhonemeVocab(corpus.parent / "dict")
+    for vocab in [CharacterVocab(), words, *subwords, ByteVocab(), make_vocab("bpe1k", byte_fallback=True), phonemes]:
         dataset = TextCorpus(corpus, hold_out_every=10, vocab=vocab)
         dataset.check()
         starts = dataset.get_word_starts()
@@ -205,6 +217,13 @@ def test_words_are_counted_by_labels(corpus: Path, subwords: list[VocabConfig]):
         references = dataset.get_references("train")
         for tag, ids in _read(dataset.get_train_dataset()).items():
             assert sum(starts[i] for i in [-1, *ids]) == len(references[tag].split()), (vocab, references[tag], ids)
+
+
+def test_words_cannot_be_counted_without_boundaries(corpus: Path):
+    (corpus.parent / "dict").write_text("a AH\n")
+    dataset = TextCorpus(corpus, vocab=PhonemeVocab(corpus.parent / "dict", word_boundary=None))
+    with pytest.raises(ValueError, match="TextCorpus: to count words, PhonemeVocab.* needs a word_boundary"):
+        dataset.get_word_starts()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_common.datasets.vocab import CharacterVocab, WordVocab
+from returnn_common.datasets.vocab import CharacterVocab, PhonemeVocab, WordVocab, make_vocab
 from returnn_common.recog.times import WordTime, frame_shift, word_times
 
 
@@ -50,6 +50,33 @@ def test_subwords():
     assert _times(decode, [0, 4, 3], [0, 10, 15], [1, 15, 16]) == [("he", 0, 1), ("of", 10, 12), ("thex", 12, 16)]
     decode = _bpe(["he@@", "llo", "x"])
     assert _times(decode, [0, 1, 2, 0], [0, 2, 4, 6], [1, 3, 5, 7]) == [("hello", 0, 3), ("x", 4, 5), ("he", 6, 7)]
+
+
+@pytest.mark.parametrize("name", ["chars", "bytes", "spm1k", "bpe1k"])
+def test_characters_of_several_bytes(name):
+    """a word lasts from the first to the last byte of its characters, wherever they are in it"""
+    vocab = make_vocab(name, byte_fallback=True)
+    texts = ["ÉTÉ", "漢字", "🎉"]
+    labels, starts, expected = [], [], []
+    for text in texts:
+        before = len(labels)
+        labels = vocab.encode(" ".join(texts[: len(expected) + 1]))
+        is_space = name in ("chars", "bytes", "spm1k") and before > 0  # a label of its own
+        starts = list(range(len(labels)))
+        expected.append((text, before + is_space, len(labels)))
+    found = _times(vocab.decode, labels, starts, [start + 1 for start in starts])
+    if name == "spm1k":  # the first label is the space before the first word
+        expected[0] = (expected[0][0], 1, expected[0][2])
+    assert found == expected
+
+
+def test_phonemes(tmp_path):
+    """take the place of words"""
+    (tmp_path / "dict").write_text("the DH AH\ncat K AE T\n")
+    vocab = PhonemeVocab(tmp_path / "dict")
+    labels = vocab.encode("THE CAT")
+    expected = [(phoneme, i, i + 1) for i, phoneme in enumerate("DH AH | K AE T".split())]
+    assert _times(vocab.decode, labels, range(6), range(1, 7)) == expected
 
 
 def test_random_texts():

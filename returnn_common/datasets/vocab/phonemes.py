@@ -52,7 +52,7 @@ class PhonemeVocab(VocabConfig):
         if word_boundary is not None and word_boundary.split() != [word_boundary]:
             raise ValueError(f"PhonemeVocab: word_boundary, expected a label without spaces, got {word_boundary!r}")
         self._dictionary = fspath("PhonemeVocab: dictionary", dictionary)
-        self._word_boundary, self._stress = word_boundary, stress
+        self.word_boundary, self._stress = word_boundary, stress
         self._sample_pronunciations, self._graphemes = sample_pronunciations, graphemes
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class PhonemeVocab(VocabConfig):
         return {
             "class": "PhonemeVocab",
             "dictionary": self._dictionary,
-            "word_boundary": self._word_boundary,
+            "word_boundary": self.word_boundary,
             "stress": self._stress,
             "sample_pronunciations": self._sample_pronunciations,
             "graphemes": self._graphemes,
@@ -106,8 +106,8 @@ class PhonemeVocab(VocabConfig):
         indices, words = self._labels, self._pronunciations
         ids: list[int] = []
         for i, word in enumerate(text.split()):
-            if i and self._word_boundary is not None:
-                ids.append(indices[self._word_boundary])
+            if i and self.word_boundary is not None:
+                ids.append(indices[self.word_boundary])
             known = words.get(word.upper(), ())
             if known:
                 phonemes = known[0 if rng is None else int(rng.integers(len(known)))]
@@ -122,7 +122,7 @@ class PhonemeVocab(VocabConfig):
 
     @property
     def _labels(self) -> dict[str, int]:
-        return _make_labels(self._check_dictionary(), self._stress, self._word_boundary, self._graphemes)
+        return _make_labels(self._check_dictionary(), self._stress, self.word_boundary, self._graphemes)
 
     def _check_dictionary(self) -> str:
         try:
