@@ -18,6 +18,8 @@ from .vocab import (
     SentencePieceVocab,
     WordVocab,
     check_transcripts,
+    describe_misfits,
+    find_misfits,
     make_vocab,
     open_vocab,
 )
@@ -38,6 +40,8 @@ __all__ = [
     "VocabConfig",
     "WordVocab",
     "check_transcripts",
+    "describe_misfits",
+    "find_misfits",
     "make_vocab",
     "open_vocab",
 ]

@@ -241,7 +241,7 @@ def test_words_cannot_be_counted_without_boundaries(corpus: Path):
         (
             "A\nBÉ\nC\nD\nEÉÉ\n".encode(),
             CharacterVocab("ABCDE "),
-            r"2 of 2 lines cannot be written with .*, which lacks 'É' \(3 times, in a.txt:2, a.txt:5\)$",
+            r"2 of 2 lines cannot be written with .*, which lacks 'É' U\+00C9 \(3 times, in a.txt:2, a.txt:5\)$",
         ),
         (
             b"A\nA A\nA\nA\nA\n",

@@ -5,7 +5,8 @@ Vocabularies: characters, bytes, words, phonemes, SentencePiece and BPE subwords
 from __future__ import annotations
 
 from .bpe import BpeVocab
-from .fit import check_transcripts
+from .files import VOCAB_SUFFIXES, read_vocab
+from .fit import check_transcripts, describe_misfits, find_misfits
 from .lists import ByteVocab, CharacterVocab, WordVocab
 from .names import VOCAB_NAMES, make_vocab
 from .phonemes import PhonemeVocab
@@ -14,6 +15,7 @@ from .sentence_piece import SentencePieceVocab
 
 __all__ = [
     "VOCAB_NAMES",
+    "VOCAB_SUFFIXES",
     "BpeVocab",
     "ByteVocab",
     "CharacterVocab",
@@ -22,6 +24,9 @@ __all__ = [
     "SentencePieceVocab",
     "WordVocab",
     "check_transcripts",
+    "describe_misfits",
+    "find_misfits",
     "make_vocab",
     "open_vocab",
+    "read_vocab",
 ]

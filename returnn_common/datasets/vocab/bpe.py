@@ -112,7 +112,8 @@ class BpeVocab(VocabConfig):
         if self._byte_fallback:
             return []
         model = self._model
-        return [label for word in text.split() for label in model.segment(word) if label not in model.indices]
+        labels = (label for word in text.split() for label in model.segment(word) if label not in model.indices)
+        return [label if model.has_character(label[0]) else label.removesuffix(_MORE) for label in labels]
 
     def _encode(self, text: str, words: Iterable[tuple[str, ...]]) -> list[int]:
         indices = self._model.indices
@@ -170,6 +171,10 @@ class _Model:
             self._parts.setdefault(pair[0] + pair[1], pair)
         self.segment = functools.lru_cache(maxsize=100_000)(self.draw)
 
+    def has_character(self, char: str) -> bool:
+        """:return: whether it has a label, at any place of a word"""
+        return char in self.indices or char + _MORE in self.indices
+
     def draw(self, word: str, *, dropout: float = 0.0, rng: np.random.Generator | None = None) -> tuple[str, ...]:
         """:return: labels; characters that have none are parts of their own"""
         symbols = [*word, _END] if self._apart else [*word[:-1], word[-1] + _END]
@@ -185,9 +190,10 @@ class _Model:
         if parts is None:
             yield label
             return
-        left, right = parts
-        yield from self._split(left, is_last=False)
-        yield from self._split(right.removesuffix(_END) if is_last else right, is_last=is_last)
+        left, right = parts[0], parts[1].removesuffix(_END) if is_last else parts[1]
+        yield from self._split(left, is_last=is_last and not right)
+        if right:
+            yield from self._split(right, is_last=is_last)
 
 
 @functools.lru_cache(maxsize=8)

@@ -31,7 +31,7 @@ def build(lines: Sequence[str], *, sizes: tuple[int, ...] = (1000, 5000), num_me
         raise ValueError(
             f"text: expected the characters A to Z, apostrophe and space, got {', '.join(map(repr, others))}"
         )
-    files = {"chars.txt": "".join(f"{char}\n" for char in _CHARACTERS).encode()}
+    files = {"librispeech.chars": "".join(f"{char}\n" for char in _CHARACTERS).encode()}
     bpe = train_bpe(lines, num_merges=num_merges)
     name = f"bpe{_short(num_merges)}"
     files |= {f"{name}.codes": bpe.codes.encode(), f"{name}.vocab": bpe.vocab.encode()}

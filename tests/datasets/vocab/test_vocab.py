@@ -9,7 +9,15 @@ import pytest
 import sentencepiece
 from returnn.datasets.util.vocabulary import Vocabulary
 
-from returnn_common.datasets import BpeVocab, CharacterVocab, SentencePieceVocab, WordVocab, check_transcripts
+from returnn_common.datasets import (
+    BpeVocab,
+    CharacterVocab,
+    SentencePieceVocab,
+    WordVocab,
+    check_transcripts,
+    describe_misfits,
+    find_misfits,
+)
 
 _TEXTS = ["THE CAT'S HAT", "A", "HE SAW THE HATS THAT THE CATS HAD", "  TWO  SPACES "]
 
@@ -135,11 +143,46 @@ def test_check_transcripts():
         check_transcripts(CharacterVocab(), texts)
     message = str(error.value)
     assert message.startswith("6 of 7 transcripts cannot be written with CharacterVocab(")
-    assert "lacks 'É' (7 times, in 1-1-0, 1-1-1, 1-1-2, ...), '1' (5 times, in 1-1-0, 1-1-1, 1-1-2, ...)" in message
-    with pytest.raises(ValueError, match=r"lacks 'É' \(2 times, in x\)$"):
+    assert (
+        "lacks 'É' U+00C9 (7 times, in 1-1-0, 1-1-1, 1-1-2, ...), '1' (5 times, in 1-1-0, 1-1-1, 1-1-2, ...)" in message
+    )
+    with pytest.raises(ValueError, match=r"lacks 'É' U\+00C9 \(2 times, in x\)$"):
         check_transcripts(CharacterVocab(), {"x": "ÉÉ"})
 
 
 def test_check_transcripts_lists_only_the_first():
     with pytest.raises(ValueError, match=r"lacks 'A' \(1 time, in x\), .*, and 16 more$"):
         check_transcripts(CharacterVocab(" "), {"x": string.ascii_uppercase})
+
+
+def test_misfits(vocab, sentencepiece_vocab):
+    texts = {"a": "A ÖÉ ÉA ÉÖA", "b": "A", "c": "AÉ"}
+    found = find_misfits(vocab, texts)
+    if isinstance(vocab, WordVocab):
+        assert found == {
+            word: {name: 1} for name, words in [("a", "ÉA ÉÖA ÖÉ"), ("c", "AÉ")] for word in words.split()
+        } | {"AÉ": {"c": 1}}
+    else:
+        assert found == {"É": {"a": 3, "c": 1}, "Ö": {"a": 2}}
+        assert list(found) == ["É", "Ö"], "the most frequent first"
+        assert describe_misfits(found) == "'É' U+00C9 (4 times, in a, c), 'Ö' U+00D6 (2 times, in a)"
+        assert describe_misfits(found, max_parts=1, max_names=1) == "'É' U+00C9 (4 times, in a, ...), and 1 more"
+    assert find_misfits(vocab, {"b": "A"}) == {}
+
+
+def test_words_of_a_model_of_words(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
+        sentence_iterator=iter(["A B"] * 9),
+        model_prefix=str(tmp_path / "w"),
+        vocab_size=5,
+        model_type="word",
+        minloglevel=2,
+    )
+    assert SentencePieceVocab(tmp_path / "w.model").find_unknown("A BA") == ["▁BA"]
+
+
+def test_a_label_that_is_missing_for_a_character_that_is_not(tmp_path):
+    (tmp_path / "codes").write_text("#version: 0.2\n")
+    (tmp_path / "vocab").write_text("A\nB@@\n")
+    vocab = BpeVocab(tmp_path / "codes", tmp_path / "vocab")
+    assert vocab.find_unknown("BA AB CA C") == ["A@@", "B", "C", "C"]
