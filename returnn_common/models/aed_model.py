@@ -192,6 +192,7 @@ class AedModel(nn.Module):
         length_exponent: float | None = None,
         min_len: int | None = None,
         max_len: int | nn.Tensor | None = None,
+        num_best: int | None = None,
     ) -> Hypotheses:
         """
         Scores are `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob, see
@@ -207,9 +208,11 @@ class AedModel(nn.Module):
         :param length_exponent: see :func:`beam_search`. None: 1 without CTC, 0 with it, which punishes a wrong length
         :param min_len: see :func:`beam_search`; None: 0
         :param max_len: labels at most, see :func:`beam_search`; None: as many as the encoder has frames
+        :param num_best: hypotheses, at most ``beam_size``, which is the default; label by label, fewer are found in
+            fewer steps
         :return: labels of ``vocab_dim``
-        :raises ValueError: for a scale without ``lm`` or CTC head, or out of range, an ``lm`` with another vocabulary,
-            or what ``time_sync`` has no use for
+        :raises ValueError: for a scale without ``lm`` or CTC head, or what is out of range, an ``lm`` with another
+            vocabulary, or what ``time_sync`` has no use for
         """
         if lm is None and lm_scale:
             raise ValueError(f"AedModel: expected an lm for lm_scale {lm_scale}")
@@ -220,6 +223,7 @@ class AedModel(nn.Module):
         joint, batch_dims = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(ctc_scale))
         if time_sync:
             found = joint.search_frames(beam_size=beam_size, ctc_scale=ctc_scale, lm=lm, lm_scale=lm_scale)
+            found = found.first(beam_size if num_best is None else num_best)
         else:
             scorer = joint.scorer(ctc_scale=ctc_scale)
             found = beam_search(
@@ -231,6 +235,7 @@ class AedModel(nn.Module):
                 eos=self.eos,
                 length_exponent=float(not ctc_scale) if length_exponent is None else length_exponent,
                 min_len=0 if min_len is None else min_len,
+                num_best=num_best,
             )
         # The end of sentence is never in a hypothesis.
         return dataclasses.replace(found, labels=nn.set_sparse_dim(found.labels, self.vocab_dim))

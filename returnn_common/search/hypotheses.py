@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy
 
 from .. import nn
+from ._common import check_int, plain
 
 __all__ = ["Hypotheses"]
 
@@ -33,6 +34,32 @@ class Hypotheses:
     def lengths(self) -> nn.Tensor:
         """{batch, beam}, number of labels of each hypothesis (int32); the sizes of `spatial_dim`"""
         return self.spatial_dim.get_size_tensor()
+
+    def first(self, num_best: int) -> Hypotheses:
+        """
+        :param num_best: hypotheses, from 1 to as many as the beam has
+        :return: so many of the best, in a beam of that size
+        :raise ValueError: another number
+        """
+        size = self.beam_dim.dimension or 0
+        check_int("Hypotheses", "num_best", num_best, at_least=1)
+        if num_best > size:
+            raise ValueError(f"Hypotheses: num_best, expected at most the beam's {size}, got {num_best}")
+        if num_best == size:
+            return self
+        beam_dim = nn.Dim(num_best, name="best")
+
+        def take(x: nn.Tensor) -> nn.Tensor:
+            return nn.gather(x, indices=plain(nn.range_over_dim(beam_dim, device=x.device)), axis=self.beam_dim)
+
+        spatial_dim = nn.Dim(take(self.lengths), name="labels")
+        positions = plain(nn.range_over_dim(spatial_dim, dtype="int32", device=self.labels.device))
+        return Hypotheses(
+            labels=nn.gather(take(self.labels), indices=positions, axis=self.spatial_dim),
+            scores=take(self.scores),
+            beam_dim=beam_dim,
+            spatial_dim=spatial_dim,
+        )
 
     def nbest(self, i: int) -> list[tuple[float, list[int]]]:
         """

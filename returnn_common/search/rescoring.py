@@ -23,7 +23,7 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
 
     :param scorer: as in :func:`beam_search`
     :param labels: {B, T}, without `bos` and `eos`; for `Hypotheses`, B has the beam
-    :param spatial_dim: T
+    :param spatial_dim: T, also static
     :param bos: first of the scorer's `prev_labels`
     :param eos: end of sentence
     :return: {B}, natural log, float32; -inf where the scorer rules one of the labels out
@@ -40,7 +40,9 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
     dims = [d for d in labels.dims if d != spatial_dim]
     lengths = spatial_dim.get_size_tensor(device=device)
     # Labels, then only end of sentence, of which the first one counts
-    targets = nn.where(spatial_dim.get_mask(device=device), plain(labels), eos)
+    targets = plain(labels)
+    if spatial_dim.need_masking():
+        targets = nn.where(spatial_dim.get_mask(device=device), targets, eos)
     targets, (targets_dim,) = nn.pad(
         targets, axes=[spatial_dim], padding=[(0, 1)], value=eos, handle_dynamic_dims=False
     )

@@ -137,7 +137,7 @@ def test_full_beam_is_enumeration(eos: int | None):
     assert max(num_possible) > 20
 
 
-def test_lengths():
+def test_lengths_and_numbers():
     """of a search label by label: options of :func:`beam_search`, with its defaults for both kinds of score"""
     every = _enumerate(max_len=3)[0]
     for kwargs, exponent in [
@@ -145,6 +145,8 @@ def test_lengths():
         ({"ctc_scale": 0.4, "length_exponent": 1.0}, 1.0),
         ({"ctc_scale": 0.4, "min_len": 2}, 0.0),
         ({"ctc_scale": 0.4, "max_len": 1}, 0.0),
+        ({"ctc_scale": 0.4, "num_best": 3}, 0.0),
+        ({"ctc_scale": 0.4, "num_best": 3, "time_sync": True}, 0.0),
         ({"ctc_scale": 0.0}, 1.0),
         ({"ctc_scale": 0.0, "min_len": 1, "length_exponent": 0.5}, 0.5),
     ]:
@@ -154,6 +156,7 @@ def test_lengths():
             if kwargs.get("min_len", 0) <= len(seq) <= kwargs.get("max_len", 3)
         ]
         expected.sort(key=lambda x: -x[0] / (len(x[1]) + 1) ** exponent)  # noqa: B023
+        expected = expected[: kwargs.get("num_best")]
         found = _nbest(_run(_search(beam_size=100, **kwargs)))[0]
         assert [seq for _, seq in found] == [seq for _, seq in expected]
         np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], atol=2e-4)
@@ -189,6 +192,9 @@ def test_utterance_without_frames(time_sync: bool):
 @pytest.mark.parametrize(
     "kwargs, message",
     [
+        ({"num_best": 3}, "beam_search: num_best, expected at most the beam_size 2, got 3"),
+        ({"ctc_scale": 0.3, "time_sync": True, "num_best": 3}, "num_best, expected at most the beam's 2, got 3"),
+        ({"ctc_scale": 0.3, "time_sync": True, "num_best": 0}, "num_best, expected an int of at least 1, got 0"),
         ({"ctc_scale": 1.2}, "AedModel: ctc_scale, expected 0 to 1, got 1.2"),
         ({"ctc_scale": -0.1}, "AedModel: ctc_scale, expected 0 to 1, got -0.1"),
         ({"time_sync": True}, "AedModel: time_sync, expected a ctc_scale above 0, got 0.0"),

@@ -99,7 +99,7 @@ def _search_frames(engine: str):
             scorer_scale=0.5,
             bos=VOCAB - 1,
             eos=VOCAB - 1,
-        )
+        ).first(2)
         dims = [nn.batch_dim, found.beam_dim]
         return {"labels": (found.labels, [*dims, found.spatial_dim]), "scores": (found.scores, dims)}
 

@@ -54,14 +54,33 @@ def test_engines(engine):
         else:
             assert [hyps.nbest(i) for i in range(2)] == NBEST
             assert hyps.lengths.dims == (batch_dim, beam)
-        return {"scores": (scores, [batch_dim, beam])}
+        if engine == "tensorflow-net-dict":  # its labels have the dim "max": tests/search/test_decoders.py
+            return {"scores": (scores, [batch_dim, beam])}
+        first = hyps.first(2)
+        dims = [batch_dim, first.beam_dim]
+        return {
+            "scores": (first.scores, dims),
+            "lengths": (first.lengths, dims),
+            "labels": (first.labels, [*dims, first.spatial_dim]),
+        }
 
     inputs = {
         "labels": Input(LABELS, "batch beam max"),
         "scores": Input(SCORES, "batch beam"),
         "lengths": Input(LENGTHS, "batch beam"),
     }
-    run_on(engine, func, inputs, {"beam": 3, "max": 3})
+    first = run_on(engine, func, inputs, {"beam": 3, "max": 3})
+    for name, expected in [("scores", SCORES), ("lengths", LENGTHS), ("labels", LABELS)]:
+        if engine != "tensorflow-net-dict":
+            numpy.testing.assert_array_equal(first[name], numpy.where(expected[:, :2] == 9, 0, expected[:, :2]))
+
+
+def test_first():
+    hyps = _hypotheses(LABELS, SCORES, LENGTHS, beam=nn.Dim(3, name="beam"), dims=["batch", "beam", "labels"])
+    assert hyps.first(3) is hyps
+    for wrong, message in [(4, "at most the beam's 3, got 4"), (0, "an int of at least 1, got 0"), (1.0, "got 1.0")]:
+        with pytest.raises(ValueError, match=f"Hypotheses: num_best, expected .*{message}"):
+            hyps.first(wrong)  # pyright: ignore
 
 
 def test_no_values():

@@ -1,12 +1,13 @@
-"""Every mixture of scorers: each score that a search returns is the sum of what the parts give when forced."""
+"""Each score that a search returns is the sum of what the parts give when forced: all subsets of them, any scales."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
+import pytest
 
 from returnn_common import nn
 from returnn_common.models.decoder.transformer import make_transformer_decoder
@@ -19,16 +20,18 @@ from returnn_common.search import (
     beam_search,
     combine,
     ctc_beam_search,
+    ctc_prefix_scorer,
     read_arpa,
     score_labels,
 )
-from tests.engines import Input, run_on
+from tests.engines import ENGINES, Input, run_on
 from tests.search.arpa_reference import random_ngrams, write_arpa
 from tests.search.ctc_reference import enumerate_all, random_log_probs
 
 SIZE, END = 4, 3  # end of sentence is where CTC has blank
 LENGTHS = [3, 1, 2, 3]
-SCALES = {"decoder": 0.7, "other": 0.4, "ctc": 0.5, "lm": 0.3, "ngram": -0.2, "bias": 1.0}
+NAMES = ["decoder", "other", "ctc", "lm", "ngram", "bias"]
+SEQUENCES = [seq for n in range(4) for seq in itertools.product(range(END), repeat=n)]
 
 
 class _Model(nn.Module):
@@ -52,8 +55,8 @@ class _Model(nn.Module):
         }
 
 
-def run(func, tmp_path):
-    """:param func: (scorers by name, log probs of CTC, their time)"""
+def run(func, tmp_path, *, engine: str = "torch"):
+    """:param func: (scorers by name, log probs of CTC, their time) -> outputs or None"""
     rng = numpy.random.default_rng(2)
     arpa = write_arpa(tmp_path / "x.arpa", random_ngrams(["a", "b", "c"], order=3, seed=1))
     inputs = {
@@ -62,39 +65,54 @@ def run(func, tmp_path):
     }
 
     def call(model, x, ctc, time):
-        func(model.scorers(x, time, ctc, arpa=arpa), ctc, time)
-        return {}
+        return func(model.scorers(x, time, ctc, arpa=arpa), ctc, time) or {}
 
-    run_on("torch", call, inputs, {"time": LENGTHS, "feat": 6, "vocab": SIZE}, make_model=_Model)
-
-
-def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """each alone, all pairs, all together"""
-    return [s for n in (1, 2, len(names)) for s in itertools.combinations(names, n)]
+    return run_on(engine, call, inputs, {"time": LENGTHS, "feat": 6, "vocab": SIZE}, make_model=_Model)
 
 
-def forced(scorer, hypotheses) -> numpy.ndarray:
-    labels = nn.set_sparse_dim(hypotheses.labels, scorer.vocab_dim)
-    scores = score_labels(scorer, labels, spatial_dim=hypotheses.spatial_dim, bos=END, eos=END)
-    return as_array(scores, hypotheses)
+def mixtures(names: list[str]) -> Iterator[dict[str, float]]:
+    """all subsets but the empty one, with random scales, and with all of them negative"""
+    rng = numpy.random.default_rng(1)
+    for subset in (s for n in range(1, len(names) + 1) for s in itertools.combinations(names, n)):
+        yield dict(zip(subset, rng.uniform(-0.6, 1.5, len(subset)), strict=True))
+    yield {name: -float(rng.uniform(0.1, 1.0)) for name in names}
 
 
-def as_array(scores, hypotheses) -> numpy.ndarray:
-    return scores.copy_compatible_to_dims_raw([nn.batch_dim, hypotheses.beam_dim]).detach().numpy()
+def forced_scores(scorers, time) -> dict[str, numpy.ndarray]:
+    """:return: for each scorer, what it gives SEQUENCES in each utterance"""
+    num = nn.Dim(len(SEQUENCES), name="sequences")
+    sizes = numpy.array([len(seq) for seq in SEQUENCES], "int32")
+    labels_dim = nn.Dim(nn.convert_to_tensor(sizes, dims=[num]), name="labels")
+    padded = numpy.array([[*seq, *[0] * (3 - len(seq))] for seq in SEQUENCES], "int32")
+    labels = nn.expand_dim(nn.convert_to_tensor(padded, dims=[num, labels_dim]), nn.batch_dim)
+    forced = {}
+    for name, scorer in scorers.items():
+        of_vocab = nn.set_sparse_dim(labels, scorer.vocab_dim)
+        scores = score_labels(scorer, of_vocab, spatial_dim=labels_dim, bos=END, eos=END)
+        forced[name] = scores.copy_compatible_to_dims_raw([nn.batch_dim, num]).detach().numpy()
+    return forced
+
+
+def assert_sums(found, expected: numpy.ndarray, scales: dict[str, float]):
+    """:param expected: {batch, SEQUENCES}"""
+    for i, row in enumerate(expected):
+        nbest = found.nbest(i)
+        by_labels = [row[SEQUENCES.index(tuple(labels))] for _, labels in nbest]
+        assert nbest, scales
+        numpy.testing.assert_allclose([s for s, _ in nbest], by_labels, atol=2e-4, err_msg=f"{scales} {i}")
 
 
 def test_label_synchronous(tmp_path):
     """a narrow beam: pruning changes which hypotheses there are, but not their scores"""
 
     def func(scorers, log_probs, time):
-        for names in subsets(list(SCALES)):
-            mixture = combine([(scorers[name], SCALES[name]) for name in names])
-            found = beam_search(mixture, batch_dims=[nn.batch_dim], beam_size=3, max_len=4, bos=END, eos=END)
-            scores = as_array(found.scores, found)
-            used = numpy.isfinite(scores)
-            assert used.any(1).all()
-            total = numpy.sum([SCALES[name] * forced(scorers[name], found)[used] for name in names], axis=0)
-            numpy.testing.assert_allclose(scores[used], total, atol=2e-4, err_msg=str(names))
+        del log_probs
+        forced = forced_scores(scorers, time)
+        assert numpy.isneginf(forced["ctc"]).any()
+        for scales in mixtures(NAMES):
+            mixture = combine([(scorers[name], scale) for name, scale in scales.items()])
+            found = beam_search(mixture, batch_dims=[nn.batch_dim], beam_size=3, max_len=3, bos=END, eos=END)
+            assert_sums(found, numpy.sum([scale * forced[name] for name, scale in scales.items()], axis=0), scales)
 
     run(func, tmp_path)
 
@@ -105,15 +123,40 @@ def test_time_synchronous(tmp_path):
     def func(scorers, log_probs, time):
         arrays = log_probs.copy_compatible_to_dims_raw([nn.batch_dim, time, log_probs.dims[-1]]).numpy()
         wholes = [enumerate_all(x[:n], blank=END) for x, n in zip(arrays, LENGTHS, strict=True)]
-        for names in subsets([name for name in SCALES if name != "ctc"]):
-            mixture = combine([(scorers[name], SCALES[name]) for name in names])
+        ctc = numpy.array([[whole.get(seq, -numpy.inf) for seq in SEQUENCES] for whole in wholes])
+        forced = forced_scores(scorers, time)
+        numpy.testing.assert_allclose(forced.pop("ctc"), ctc, atol=1e-4)
+        for scales in mixtures(list(forced)):
+            mixture = combine([(scorers[name], scale) for name, scale in scales.items()])
             kwargs: dict[str, Any] = dict(scorer=mixture, bos=END, eos=END)
             found = ctc_beam_search(log_probs, spatial_dim=time, blank=END, beam_size=40, scorer_scale=0.9, **kwargs)
-            total = numpy.sum([SCALES[name] * forced(scorers[name], found) for name in names], axis=0)
+            total = ctc + 0.9 * numpy.sum([scale * forced[name] for name, scale in scales.items()], axis=0)
+            assert_sums(found, total, scales)
             for i, whole in enumerate(wholes):
-                nbest = found.nbest(i)
-                assert {tuple(labels) for _, labels in nbest} == set(whole)
-                expected = [whole[tuple(labels)] + 0.9 * total[i, k] for k, (_, labels) in enumerate(nbest)]
-                numpy.testing.assert_allclose([s for s, _ in nbest], expected, atol=2e-4, err_msg=str(names))
+                assert {tuple(labels) for _, labels in found.nbest(i)} == set(whole)
 
     run(func, tmp_path)
+
+
+@pytest.mark.slow  # all of them at once: a net dict takes a minute to build, and JAX to compile
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_engines_agree(engine: str, tmp_path, monkeypatch):
+    monkeypatch.setattr(ctc_prefix_scorer, "_ROUNDS_IN_GRAPH", 2)  # for 3 frames
+    scales = dict(zip(NAMES, [0.7, -0.2, 0.5, 0.3, -0.1, 1.0], strict=True))
+
+    def func(scorers, log_probs, time):
+        mixture = combine([(scorers[name], scale) for name, scale in scales.items()])
+        by_label = beam_search(mixture, batch_dims=[nn.batch_dim], beam_size=3, max_len=2, bos=END, eos=END)
+        mixture = combine([(scorers[name], scale) for name, scale in scales.items() if name != "ctc"])
+        kwargs: dict[str, Any] = dict(scorer=mixture, bos=END, eos=END)
+        by_frame = ctc_beam_search(log_probs, spatial_dim=time, blank=END, beam_size=3, scorer_scale=0.9, **kwargs)
+        outputs = {}
+        for name, found in [("labels", by_label), ("frames", by_frame)]:
+            dims = [nn.batch_dim, found.beam_dim]
+            outputs[f"{name} scores"] = (found.scores, dims)
+            outputs[f"{name} found"] = (found.labels, [*dims, found.spatial_dim])
+        return outputs
+
+    expected, result = (run(func, tmp_path, engine=e) for e in ("torch", engine))
+    for name in expected.outputs:
+        numpy.testing.assert_allclose(result[name], expected[name], atol=2e-4, err_msg=name)

@@ -53,6 +53,23 @@ def test_padding_and_impossible_labels():
     assert list(run_score_labels("torch", scorer, LABELS, bos=0, eos=0)) == [scores[0], scores[1], -INF]
 
 
+@pytest.mark.parametrize("size,engine", [(2, "torch"), (0, "torch"), (2, "tensorflow-net-dict")])
+def test_static_length(size: int, engine: str):
+    scorer = TableScorer(4, seed=1)
+
+    def func(start, labels, time):
+        scorer.start = start
+        labels = nn.set_sparse_dim(labels, scorer.vocab_dim)
+        return {"scores": score_labels(scorer, labels, spatial_dim=time, bos=2, eos=0)}
+
+    params = {"table": scorer.table} if engine != "torch" else None
+    inputs = {"start": Input(numpy.array(STARTS, "int32"), "batch"), "labels": Input(LABELS[:, :size], "batch time")}
+    make_model = scorer.make_module if params else None
+    scores = run_on(engine, func, inputs, {"time": size}, make_model=make_model, params=params)["scores"]
+    expected = [scorer.total(labels[:size], bos=2, eos=0, start=s) for labels, s in zip(LABELS, STARTS, strict=True)]
+    numpy.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("scale,own_scale,length_exponent", [(0.7, 1.0, 0.0), (-0.5, 2.0, 1.0), (1.0, 0.0, 1.0)])
 def test_rescore(scale, own_scale, length_exponent):
     first, second = TableScorer(4, seed=1), TableScorer(4, seed=2, name="other")
