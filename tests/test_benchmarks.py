@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -29,3 +30,26 @@ def test_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, 
     assert "Sizes(steps=3, batch=2, beam=4, layers=6" in out
     assert "returnn_common: 0." in out and "s CPU per utterance" in out
     assert ("ESPnet is missing, so our figures only" in out) != ("returnn_common / espnet: " in out)
+
+
+def _run_prepare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *options: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["prepare.py", *options])
+    runpy.run_path(str(BENCHMARKS / "prepare.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "DIFFERENT" not in out and "folders and archive: the same zip" in out
+    return out
+
+
+def test_prepare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    out = _run_prepare(monkeypatch, capsys, "--utterances", "60", "--broken", "0.05", "--kills", "0")
+    assert out.count(" ms CPU per utterance; ") == out.count("broken: 3 of 3 named") == 2
+
+
+@pytest.mark.slow  # thousands of recordings, and a dozen starts of the command: two minutes
+@pytest.mark.parametrize("audio_format", ["flac", "ogg"])
+def test_prepare_killed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, audio_format: str):
+    """whatever was written by then, the end is the same; and memory does not grow with the corpus"""
+    options = ["--utterances", "3000", "--kills", "5", "--audio-format", audio_format]
+    out = _run_prepare(monkeypatch, capsys, *options)
+    assert out.count("the same files") == 2 and out.count("broken: 30 of 30 named") == 2
+    assert max(int(number) for number in re.findall(r"(\d+) MB", out)) < 400

@@ -180,7 +180,7 @@ def _write_page(folder: Path, page: Path, names: Sequence[str]) -> list[SplitSta
     from .statistics_page import write_statistics
 
     splits = [read_statistics(folder / f"{name}.zip") for name in names]
-    write_statistics(page, splits, title=f"Corpus {folder.resolve().name}")
+    write_statistics(page, splits, title="Statistics of the corpus")
     return splits
 
 

@@ -123,6 +123,8 @@ def test_command(tmp_path, capsys):
     page = tmp_path / "dest" / "statistics.html"
     assert "<h2>dev</h2>" in page.read_text("utf8") and "<h2>test</h2>" in page.read_text("utf8")
     written = page.read_bytes()
+    assert main(["prepare", "librispeech", str(tmp_path / "src"), str(tmp_path / "elsewhere")]) == 0
+    assert (tmp_path / "elsewhere" / "statistics.html").read_bytes() == written
     page.unlink()
     capsys.readouterr()
 
