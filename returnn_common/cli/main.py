@@ -25,6 +25,7 @@ _COMMANDS = {
     "transcribe": "recordings to text, subtitles, ...",
     "recipes": "list, show and copy recipes",
     "prepare": "make a corpus ready for training",
+    "vocab": "train, apply and show vocabularies",
     "score": "word error rate of hypotheses",
     "checkpoint": "show, convert and average checkpoints",
     "config": "compare configs",

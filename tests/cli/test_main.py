@@ -13,7 +13,19 @@ import returnn_common
 from returnn_common.cli import main
 
 ROOT = Path(returnn_common.__file__).resolve().parents[1]
-COMMANDS = ["demo", "run", "recog", "transcribe", "recipes", "prepare", "score", "checkpoint", "config", "engines"]
+COMMANDS = [
+    "demo",
+    "run",
+    "recog",
+    "transcribe",
+    "recipes",
+    "prepare",
+    "vocab",
+    "score",
+    "checkpoint",
+    "config",
+    "engines",
+]
 
 
 def _python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

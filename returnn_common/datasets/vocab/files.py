@@ -47,7 +47,7 @@ def read_vocab(
         return BpeVocab(path, path.with_suffix(".vocab"), dropout=sampling or 0.0, byte_fallback=byte_fallback)
     if path.suffix == ".dict":
         return PhonemeVocab(path)
-    labels = path.read_text("utf8").removesuffix("\n").split("\n")
+    labels = path.read_bytes().decode("utf8").removesuffix("\n").split("\n")
     if path.suffix == ".words":
         return WordVocab(labels)
     for number, label in enumerate(labels, start=1):

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BpeFiles", "add_byte_pieces", "train_bpe", "train_sentencepiece"]
+__all__ = ["BpeFiles", "add_byte_pieces", "train_bpe", "train_sentencepiece", "train_vocab"]
 
 _SPECIAL = ("<unk>", "<s>", "</s>")  # the first three labels, as SentencePiece has them
 
@@ -142,6 +142,41 @@ def _bpe_labels(words: list[tuple[list[str], int]]) -> list[str]:
     single = [label for char in characters for label in (char, f"{char}@@")]
     joined = sorted(used.keys() - set(single), key=lambda label: (-used[label], label))
     return [*_SPECIAL, *single, *joined]
+
+
+def train_vocab(
+    kind: str, lines: Sequence[str], *, size: int | None = None, byte_fallback: bool = False
+) -> dict[str, bytes]:
+    """
+    Files as :func:`.files.read_vocab` reads them.
+
+    :param kind: "unigram" or "sentencepiece-bpe", SentencePiece models; "bpe"; "chars" or "words" of the text
+    :param lines: the text
+    :param size: number of pieces, merges (bpe), or of the most frequent words; None: all words
+    :param byte_fallback: of SentencePiece models: whether to add pieces for bytes
+    :return: suffix of the file's name -> content
+    :raises ValueError: for another kind or size, or if the text does not give so much
+    """
+    if byte_fallback and kind not in ("unigram", "sentencepiece-bpe"):
+        raise ValueError(f"train_vocab: byte_fallback is for SentencePiece models, not for {kind}")
+    if kind in ("unigram", "sentencepiece-bpe", "bpe"):
+        if size is None:
+            raise ValueError(f"train_vocab: {kind} needs a size")
+        if kind == "bpe":
+            files = train_bpe(lines, num_merges=size)
+            return {".codes": files.codes.encode("utf8"), ".vocab": files.vocab.encode("utf8")}
+        model = train_sentencepiece(lines, vocab_size=size, model_type=kind.removeprefix("sentencepiece-"))
+        return {".model": add_byte_pieces(model) if byte_fallback else model}
+    if kind == "chars" and size is not None:
+        raise ValueError(f"train_vocab: chars are all those of the text, so expected no size, got {size}")
+    if kind not in ("chars", "words"):
+        raise ValueError(f"train_vocab: kind, expected unigram, sentencepiece-bpe, bpe, chars or words, got {kind!r}")
+    if kind == "chars":
+        labels = sorted({char for line in lines for char in line})
+    else:
+        labels = [word for word, _ in Counter(word for line in lines for word in line.split()).most_common(size)]
+    _check_text("train_vocab", labels, size="size", value=1 if size is None else size, at_least=1)
+    return {f".{kind}": "".join(f"{label}\n" for label in labels).encode("utf8")}
 
 
 def _check_text(owner: str, text: object, *, size: str, value: int, at_least: int):

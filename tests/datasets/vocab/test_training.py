@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from returnn_common.datasets import BpeVocab, SentencePieceVocab
-from returnn_common.datasets.vocab.training import add_byte_pieces, train_bpe, train_sentencepiece
+from returnn_common.datasets.vocab.training import add_byte_pieces, train_bpe, train_sentencepiece, train_vocab
 
 _LINES = ["THE CAT'S HAT", "HE SAW THE HATS THAT THE CATS HAD", "A BAD BANANA"]
 
@@ -131,3 +131,11 @@ def test_sentencepiece_errors():
         train_sentencepiece(_LINES, vocab_size=900)
     with pytest.raises(ValueError, match="train_sentencepiece: vocab_size 5, 3 lines: .*required_chars"):
         train_sentencepiece(_LINES, vocab_size=5)
+
+
+def test_kinds():
+    with pytest.raises(ValueError, match="train_vocab: bpe needs a size"):
+        train_vocab("bpe", _LINES)
+    with pytest.raises(ValueError, match="train_vocab: kind, expected unigram, sentencepiece-bpe, .*, got 'x'"):
+        train_vocab("x", _LINES)
+    assert train_vocab("words", _LINES, size=2) == {".words": b"THE\nCAT'S\n"}
