@@ -44,7 +44,7 @@ def prepare_librispeech(
         unless the split is there as a folder; or ``src`` is an archive itself.
     :param dest: folder to write to, made where it is missing
     :param splits: only these; None: all that there are
-    :param audio_format: "flac", or "ogg" for Ogg Vorbis (a fifth of the size, with losses)
+    :param audio_format: "flac", or "ogg" for Ogg Vorbis (a third of the size, with losses)
     :param num_workers: how many recordings are decoded at a time. The result does not depend on it.
     :param on_progress: called with the number of utterances done, of all that are known of, and the name of the split
         that is being done
@@ -91,12 +91,15 @@ def _find(tree: FolderTree, splits: Collection[str] | None) -> tuple[list[SplitS
     """
     found = scan_tree(tree)
     names = {split.name for split in found}
-    archives = [
+    all_archives = [
         tree.root / folder / name
         for folder, files in tree.walk()
         for name in files
-        if is_archive(name) and is_usual_split(archive_name(name)) and archive_name(name) not in names
+        if is_archive(name) and archive_name(name) not in names
     ]
+    # LibriSpeech has others beside the splits, such as that of the original MP3 files.
+    archives = [path for path in all_archives if is_usual_split(archive_name(path.name))]
+    archives = archives if found or archives else all_archives
     if not found and not archives:
         raise FileNotFoundError(f"corpus {tree.where()}: no recordings ({', '.join(AUDIO_SUFFIXES)}) in it")
     if splits is not None:

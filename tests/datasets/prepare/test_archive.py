@@ -97,6 +97,13 @@ def test_folder_is_preferred_and_other_archives_are_left_alone(corpus):
     assert prepare_librispeech(corpus / "src", corpus / "dest").splits["dev-clean"].num_utterances == 10
 
 
+def test_only_an_archive_of_another_name(corpus):
+    """is taken, since there is nothing else"""
+    (corpus / "archives").mkdir()
+    _pack(corpus / "src" / "dev-clean", corpus / "archives" / "corpus.tar.gz")
+    assert list(prepare_librispeech(corpus / "archives", corpus / "dest").splits) == ["dev-clean"]
+
+
 def test_chosen_splits(corpus):
     write_split(corpus / "src" / "test-clean", speakers=1)
     folder = corpus / "archives"
