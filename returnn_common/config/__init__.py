@@ -5,8 +5,9 @@ From Python objects to RETURNN configs, and back.
 from __future__ import annotations
 
 from .difference import ConfigDiff, diff
+from .net_dict import NetDict, make_net_dict
 from .options import Options
 from .python_code import to_python
 from .reading import read
 
-__all__ = ["ConfigDiff", "Options", "diff", "read", "to_python"]
+__all__ = ["ConfigDiff", "NetDict", "Options", "diff", "make_net_dict", "read", "to_python"]

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from returnn.tensor import Dim, Tensor, batch_dim, single_step_dim
 from returnn.tensor.marked_dim import MarkedDim
 
-__all__ = ["DimsCode"]
+__all__ = ["DimsCode", "derive_dim"]
 
 _TENSOR = "from returnn.tensor import"
 _MARKED = "from returnn.tensor.marked_dim import"
 _MAX_NAME = 30  # beyond, a derived dim gets the name of what it is derived from, and a number
 
-# kind of a dim's op -> (format of the expression, of the name)
-_OPS = {
+# kind of a dim's operation -> (format of the expression, word in the name)
+_OPERATIONS = {
     "add": ("{} + {}", "plus"),
     "sub": ("{} - {}", "minus"),
     "mul": ("{} * {}", "times"),
@@ -47,18 +47,22 @@ class DimsCode:
     makes a dim that is derived in the same way; where an expression would not, the operation is written out.
 
     :param reserved: names which no dim may get
+    :param names: name -> dim, of dims that have a name already; they are declared first, in this order
     :param sizes: whether the dims on which the lengths of a dynamic dim depend are written as well, where that is not
         the batch dim alone
     """
 
-    def __init__(self, *, reserved: Iterable[str] = (), sizes: bool = True):
+    def __init__(self, *, reserved: Iterable[str] = (), names: Mapping[str, Dim] | None = None, sizes: bool = True):
         self.lines: list[str] = []
         self._sizes = sizes
-        self._reserved = {*reserved, "batch_dim", "single_step_dim"}
+        self._reserved = {*reserved, *(names or {}), "batch_dim", "single_step_dim"}
+        self._given = {dim: name for name, dim in (names or {}).items()}
         self._names: dict[Dim, str] = {}
         self._numbered: set[Dim] = set()
         self._imports: set[tuple[str, str]] = set()
         self._made: dict[str, Any] = {"Dim": Dim, "Tensor": Tensor, "batch_dim": batch_dim}  # what the lines make
+        for dim in self._given:
+            self.ref(dim)
 
     @property
     def imports(self) -> list[str]:
@@ -105,7 +109,8 @@ class DimsCode:
         base = dim.get_same_base()
         operation = dim.derived_from_op or base.derived_from_op
         if operation is None or operation.kind == "constant":
-            name, code = self._unique_name(_clean(base.name)), self._root(dim, base)
+            name = self._given.get(dim) or self._unique_name(_clean(base.name))
+            code = self._root(dim, base)
         else:
             name, code = self._derived(dim, operation)
         self._names[dim] = name
@@ -134,54 +139,39 @@ class DimsCode:
 
     def _derived(self, dim: Dim, operation: Any) -> tuple[str, str]:
         """:return: name and code of a dim that is derived from others"""
-        inputs = [self._operand(x) for x in operation.inputs]
-        expression, word = _OPS[operation.kind]
-        code = inputs[0]
-        for x in inputs[1:]:
-            code = expression.format(code, x)
-        name = self._unique_name(self._derived_name(dim, operation, word))
-        try:
-            made = eval(code, self._made)  # noqa: S307 of what is written above
-        except Exception:
-            made = None
-        if not self._is_made_by(made, operation, inputs):
-            code = self._explicit(dim, operation, inputs)
-        return name, code
+        codes = [self._operand(x) for x in operation.inputs]
+        expression, word = _OPERATIONS[operation.kind]
+        name = self._given.get(dim) or self._unique_name(self._derived_name(dim, operation, word))
+        inputs = [eval(code, self._made) for code in codes]  # noqa: S307 of what is written here
+        made = derive_dim(operation.kind, inputs)
+        if made is not None and all(made is not other for other in self._made.values()):
+            code = codes[0]
+            for x in codes[1:]:
+                code = expression.format(code, x)
+            return name, code
+        return name, self._explicit(dim, operation, codes)
 
     def _operand(self, dim: Dim) -> str:
         if dim.is_constant_static_dim():
             return f"({dim.dimension})" if (dim.dimension or 0) < 0 else str(dim.dimension)
         return self.ref(dim)
 
-    def _is_made_by(self, made: Any, operation: Any, inputs: list[str]) -> bool:
-        """:return: whether it's a dim of its own, which the operation makes of those inputs"""
-        if not isinstance(made, Dim) or any(made is other for other in self._made.values()):
-            return False
-        found = made.derived_from_op
-        if found is None or found.kind != operation.kind or len(found.inputs) != len(inputs):
-            return False
-        for x, code in zip(found.inputs, inputs, strict=True):
-            expected = eval(code, self._made)  # noqa: S307
-            if (x.dimension if isinstance(expected, int) else x) != expected:
-                return False
-        return True
-
-    def _explicit(self, dim: Dim, operation: Any, inputs: list[str]) -> str:
+    def _explicit(self, dim: Dim, operation: Any, codes: list[str]) -> str:
         from returnn.tensor._dim_extra import Op, _make_constant_static_dim
 
-        constants = [
-            f"constant_dim({code})" if x.is_constant_static_dim() else code
-            for x, code in zip(operation.inputs, inputs, strict=True)
-        ]
-        self._imports.add(("from returnn.tensor._dim_extra import", "Op"))
-        self._made["Op"] = Op
-        if constants != inputs:
-            self._imports.add(("from returnn.tensor._dim_extra import", "_make_constant_static_dim as constant_dim"))
-            self._made["constant_dim"] = _make_constant_static_dim
-        kind = f", kind=Dim.Types.{dim.kind.name.capitalize()}" if dim.kind else ""
-        self._imports.add((_TENSOR, "Dim"))
-        op = f'Op("{operation.kind}", [{", ".join(constants)}])'
-        return f"Dim({dim.dimension}, name={_quote(dim.name or '')}{kind}, derived_from_op={op})"
+        private = "from returnn.tensor._dim_extra import"
+        is_constant = [x.is_constant_static_dim() for x in operation.inputs]
+        inputs = ", ".join(
+            f"_make_constant_static_dim({code.strip('()')})" if constant else code
+            for code, constant in zip(codes, is_constant, strict=True)
+        )
+        self._imports.update([(private, "Op"), (_TENSOR, "Dim")])
+        if any(is_constant):
+            self._imports.add((private, "_make_constant_static_dim"))
+        self._made.update(Op=Op, _make_constant_static_dim=_make_constant_static_dim)
+        name = f"name={_quote(dim.name)}, " if dim.name else ""
+        kind = f"kind=Dim.Types.{dim.kind.name.capitalize()}, " if dim.kind else ""
+        return f'Dim({dim.dimension}, {name}{kind}derived_from_op=Op("{operation.kind}", [{inputs}]))'
 
     def _derived_name(self, dim: Dim, operation: Any, word: str) -> str:
         """:return: without its ending "_dim": what a person has called it, or else after the operation"""
@@ -226,3 +216,27 @@ def _quote(text: str) -> str:
     import json
 
     return json.dumps(text, ensure_ascii=False) if '"' not in text and "\\" not in text else repr(text)
+
+
+def derive_dim(kind: str, inputs: Sequence[Dim | int]) -> Dim | None:
+    """
+    :param kind: of an operation of RETURNN's on dims, such as "ceildiv"
+    :param inputs: dims, constants as int
+    :return: what the operation gives; None if RETURNN simplifies it to something else
+    """
+    names = {f"x{i}": x for i, x in enumerate(inputs)}
+    expression, _ = _OPERATIONS[kind]
+    code = "x0"
+    for name in list(names)[1:]:
+        code = expression.format(code, name)
+    try:
+        made = eval(code, dict(names))  # noqa: S307 of the formats above
+    except Exception:  # what it can't do with a constant on the left
+        return None
+    found = made.derived_from_op if isinstance(made, Dim) else None
+    if found is None or found.kind != kind or len(found.inputs) != len(inputs):
+        return None
+    for x, expected in zip(found.inputs, inputs, strict=True):
+        if (x.dimension != expected or not x.is_constant_static_dim()) if isinstance(expected, int) else x != expected:
+            return None
+    return made

@@ -171,7 +171,7 @@ def test_equal_expressions_of_different_dims():
     assert made[names[0]] != made[names[1]]
     assert _structure(made[names[1]]) == _structure(third)
     assert names[1:] == ["third_dim", "other_dim"]
-    assert 'derived_from_op=Op("add", [time_dim, constant_dim((-2))])' in dims.lines[2]
+    assert 'derived_from_op=Op("add", [time_dim, _make_constant_static_dim(-2)])' in dims.lines[2]
 
 
 def test_errors():

@@ -1,0 +1,160 @@
+"""
+The code of a net dict, its dims, its extern_data and the other options of its config.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from returnn.tensor import Dim
+from returnn.tensor.marked_dim import MarkedDim
+
+from ._literals import Constants, Literals
+from .dims_code import DimsCode
+
+__all__ = ["ROOM", "RESERVED_NAMES", "NetCode", "Part", "join_parts"]
+
+RESERVED_NAMES = (
+    "network",
+    "extern_data",
+    "numpy",
+    "base64",
+    "functools",
+    "returnn",
+    "tensorflow",
+    "Dim",
+    "Tensor",
+    "Op",
+)
+_PACKAGES = {"returnn", "numpy", "tensorflow"}  # from which functions may come, and the standard library
+
+
+# How deep that is, depends on the length of the longest path through the network. The stack of the main thread grows
+# when it is needed, up to its limit.
+_ROOM_LINES = """
+# RETURNN makes a layer within the calls that make the one which needs it: room for that.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
+_, _limit = resource.getrlimit(resource.RLIMIT_STACK)
+resource.setrlimit(resource.RLIMIT_STACK, (_limit if 0 < _limit < 2**30 else 2**30, _limit))
+"""
+
+
+@dataclass
+class Part:
+    """
+    :param imports: lines
+    :param definitions: lines of what the values need: constants, functions
+    :param lines: the rest
+    """
+
+    imports: list[str] = field(default_factory=list)
+    definitions: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def code(self) -> str:
+        """for itself"""
+        return join_parts([self])
+
+
+ROOM = Part(["import resource", "import sys"], [], _ROOM_LINES.strip().splitlines())
+
+
+def join_parts(parts: list[Part]) -> str:
+    """:return: one source, with the imports at its top"""
+    sections = [_sorted_imports(line for part in parts for line in part.imports)]
+    for part in parts:
+        sections.extend([part.definitions, part.lines])
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _sorted_imports(lines: Any) -> list[str]:
+    """:return: those of the standard library first; names from one module in one line"""
+    names: dict[str, set[str]] = {}
+    modules: set[str] = set()
+    for line in lines:
+        module, _, imported = line.removeprefix("from ").partition(" import ")
+        if line.startswith("from "):
+            names.setdefault(module, set()).update(imported.split(", "))
+        else:
+            modules.add(line)
+    plain = [(line.split()[1], 0, line) for line in modules]
+    froms = [(m, 1, f"from {m} import {', '.join(sorted(found, key=_import_order))}") for m, found in names.items()]
+    groups: dict[bool, list[tuple[str, int, str]]] = {False: [], True: []}
+    for entry in sorted([*plain, *froms], key=lambda e: (e[1], e[0])):
+        groups[entry[0].split(".")[0] not in sys.stdlib_module_names].append(entry)
+    found = [[line for _, _, line in group] for group in groups.values() if group]
+    return found[0] if len(found) == 1 else [*found[0], "", *found[1]] if found else []
+
+
+def _import_order(name: str) -> tuple[bool, str]:
+    return not name[0].isupper(), name  # as isort: classes first
+
+
+class NetCode:
+    """
+    Writes values that share dims. Each of the methods gives a part of the source; :attr:`dims_part` is asked last.
+
+    :param names: of dims that have one already
+    """
+
+    def __init__(self, names: Mapping[str, Dim]):
+        self.dims = DimsCode(reserved=RESERVED_NAMES, names=names)
+        self._ranks = {dim: rank for rank, dim in enumerate(names.values())}
+        self._reserved = {*RESERVED_NAMES, *names}
+
+    def part(self, values: Mapping[str, Any]) -> Part:
+        """:return: an assignment for each of the values, by name"""
+        constants = Constants(reserved=[*self._reserved, *values])
+        literals = Literals(constants, special=self._special(constants), sort_key=self._sort_key)
+        lines: list[str] = []
+        for name, value in values.items():
+            lines.extend(literals.assignment(name, value))
+        self._reserved.update(constants.definitions)
+        return Part(list(constants.imports), constants.lines, lines)
+
+    @property
+    def dims_part(self) -> Part:
+        """of all dims which were in the values"""
+        return Part(self.dims.imports, [], self.dims.lines)
+
+    def _special(self, constants: Constants):
+        def code_of(value: Any, path: str) -> str | None:
+            if isinstance(value, (Dim, MarkedDim)):
+                return self.dims.ref(value)
+            if isinstance(value, type) or callable(value):
+                return _reference(value, constants, path)
+            return None
+
+        return code_of
+
+    def _sort_key(self, value: Any) -> tuple[Any, ...]:
+        """the batch dim first, then dims by their names' order; marked ones behind what they mark"""
+        if isinstance(value, MarkedDim):
+            return *self._sort_key(value.tag), type(value).__name__
+        if isinstance(value, Dim):
+            if value.is_batch_dim():
+                return (0,)
+            rank = self._ranks.get(value, len(self._ranks))
+            return 1, rank, str(value.name), value.dimension or 0
+        return 2, repr(value)
+
+
+def _reference(value: Any, constants: Constants, path: str) -> str:
+    """:return: code for a function or class"""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    package = (module or "").split(".")[0]
+    if module == "builtins" and isinstance(value, (type, types.BuiltinFunctionType)):
+        return str(name)
+    if isinstance(module, str) and (package in _PACKAGES or package in sys.stdlib_module_names):
+        found: Any = sys.modules.get(module)
+        for part in (name or "").split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            constants.imports[f"import {module}"] = None
+            return f"{module}.{name}"
+    raise TypeError(f"{path}: expected a function of returnn, numpy, tensorflow or Python's own, got {value!r}")

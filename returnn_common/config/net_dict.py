@@ -1,0 +1,223 @@
+"""
+From a RETURNN config to the net dict of RETURNN's TensorFlow layers, as objects and as Python source.
+
+    net_dict = make_net_dict("train.config")  # or the dict of a config, or a module
+    net_dict.network["encoder"]               # nested dicts, with Dim objects
+    Path("net_dict.config").write_text(net_dict.code)
+
+The source imports RETURNN alone, and ``python -m returnn net_dict.config`` trains.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy
+from returnn.tensor import Dim, Tensor
+from returnn.tensor.marked_dim import MarkedDim
+
+from ._clean_dims import CleanDims
+from ._deep import call_deep
+from ._layers import build_layers, find_dims, restored_dims
+from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
+from ._sources import read_config
+from .dims_code import DimsCode
+
+__all__ = ["NetDict", "make_net_dict"]
+
+_BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants; RETURNN takes it where a config has none
+_STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
+_REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
+_HEAD = '"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
+
+
+class NetDict:
+    """
+    A network of RETURNN's layers with its ``extern_data``, which share dims; and the code of both, in parts.
+
+    Any net dict can be given, also one written by hand, or put together from several. Sharing of dims survives
+    pickling, and so does the code; copies keep the same dims.
+
+    :param network: name -> layer, with Dim objects, nested
+    :param extern_data: name -> options of the data
+    :param dims: names of dims in the code; those that have none get one from their description
+    :param options: the other options of the config, which the code gets as well
+    :param parameters: name -> (shape, dtype), where they are known
+    """
+
+    def __init__(
+        self,
+        network: Mapping[str, Any],
+        extern_data: Mapping[str, Any],
+        *,
+        dims: Mapping[str, Dim] | None = None,
+        options: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+    ):
+        for name, value in {"network": network, "extern_data": extern_data}.items():
+            if not isinstance(value, Mapping):
+                raise TypeError(f"NetDict: expected {name} as a dict, got {type(value).__name__} {value!r}")
+        self.network = dict(network)
+        self.extern_data = dict(extern_data)
+        self.options = dict(options or {})
+        self.parameters = dict(parameters or {})
+        self._given_dims = dict(dims or {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_parts", None)
+        return state
+
+    def __repr__(self) -> str:
+        return f"<NetDict {', '.join(self.extern_data)} -> {', '.join(self.network)}>"
+
+    @property
+    def dims(self) -> dict[str, Dim]:
+        """name in the code -> dim, in the order of their declaration: before a dim comes what it's derived from"""
+        return dict(self._parts["dims"])
+
+    @property
+    def dims_code(self) -> str:
+        """All dims: what the two other parts need before them."""
+        return self._parts["code"]["dims"].code
+
+    @property
+    def extern_data_code(self) -> str:
+        """``extern_data = ...``"""
+        return self._parts["code"]["extern_data"].code
+
+    @property
+    def network_code(self) -> str:
+        """``network = ...``, with the functions and arrays that are in it"""
+        return self._parts["code"]["network"].code
+
+    @property
+    def options_code(self) -> str:
+        """the other options of the config"""
+        return self._parts["code"]["options"].code
+
+    @property
+    def code(self) -> str:
+        """All of it: a config for RETURNN. Evaluated, it gives the same ``extern_data`` and ``network``."""
+        return _HEAD + join_parts([ROOM, *self._parts["code"].values()])
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        code = NetCode(self._given_dims)
+        extern_data = code.part({"extern_data": self.extern_data})
+        network = code.part({"network": self.network})
+        options = code.part({"backend": "tensorflow-net-dict", **self.options})
+        parts = {"options": options, "dims": code.dims_part, "extern_data": extern_data, "network": network}
+        return {"code": parts, "dims": code.dims.names}
+
+
+def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
+    """
+    Runs ``get_model`` and the step of the config's ``task`` (default: "train", if there is a ``train_step``) with
+    RETURNN's layers backend. Nothing of RETURNN's state, such as the selected backend, is changed by that.
+
+    In the result, the dims of ``extern_data`` and all static dims are the config's own, the others are new.
+
+    :param config: dict, module, or path of a file: ``get_model``, ``train_step`` or ``forward_step``, ``extern_data``,
+        ``behavior_version``, and any others. Of these, plain data goes into the code as well.
+    :param epoch: for ``get_model``
+    :raises TypeError: if the config is something else, or holds what can't be written
+    :raises ValueError: if it lacks one of those
+    """
+    options = _checked(read_config(config))
+    extern_data = {name: _with_dims(name, entry) for name, entry in options["extern_data"].items()}
+    own = find_dims(extern_data)
+    with restored_dims(own):
+        layers = call_deep(lambda: build_layers({**options, "extern_data": extern_data}, epoch=epoch))
+        dims = CleanDims(own, find_dims([layers.network, layers.dims]))
+    network = dims.replace(layers.network)
+    names = _name_dims(extern_data, network, order=[dims.clean(dim) for dim in layers.dims])
+    return NetDict(network, extern_data, dims=names, options=_other_options(options), parameters=layers.parameters)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """:return: with ``task`` and ``behavior_version``"""
+    for name in ("get_model", "extern_data"):
+        if name not in options:
+            raise ValueError(f"config: expected {name}, got only {', '.join(sorted(options)) or 'an empty one'}")
+    task = options.get("task") or ("train" if "train_step" in options or "forward_step" not in options else "forward")
+    if task not in _STEPS:
+        raise ValueError(f"config: expected a task of {', '.join(_STEPS)}, got {task!r}")
+    for name in ("get_model", _STEPS[task]):
+        if not callable(options.get(name)):
+            raise ValueError(f"config: expected a function {name} for task {task!r}, got {options.get(name)!r}")
+    if not isinstance(options["extern_data"], Mapping):
+        raise TypeError(f"config: expected extern_data as a dict, got {options['extern_data']!r}")
+    version = options.get("behavior_version", _BEHAVIOR_VERSION)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise TypeError(f"config: expected behavior_version as an int, got {version!r}")
+    if version < _BEHAVIOR_VERSION:
+        raise ValueError(f"config: expected a behavior_version of at least {_BEHAVIOR_VERSION}, got {version}")
+    return {**options, "task": task, "behavior_version": version}
+
+
+def _with_dims(name: str, entry: Any) -> dict[str, Any]:
+    """:return: options of an entry of extern_data, with dims in it"""
+    if isinstance(entry, Tensor):
+        tensor, rest = entry, {}
+    elif not isinstance(entry, Mapping):
+        raise TypeError(f"extern_data {name!r}: expected a dict or a Tensor, got {type(entry).__name__} {entry!r}")
+    elif "dims" in entry or "dim_tags" in entry:
+        return dict(entry)
+    else:  # as it was written before there were dims
+        rest = {key: value for key, value in entry.items() if key in ("vocab", "available_for_inference")}
+        tensor = Tensor(**{"name": name, **{key: value for key, value in entry.items() if key not in rest}})
+    options: dict[str, Any] = {"dims": list(tensor.dims), "dtype": tensor.dtype}
+    if tensor.sparse_dim is not None:
+        options["sparse_dim"] = tensor.sparse_dim
+    if tensor.feature_dim is not None and isinstance(entry, Tensor):
+        options["feature_dim"] = tensor.feature_dim
+    return {**options, **rest}
+
+
+def _name_dims(extern_data: Any, network: Any, *, order: Iterable[Dim]) -> dict[str, Dim]:
+    """:return: name -> dim, as they come; in sets, where nothing comes first, in that order"""
+    ranks: dict[Dim, int] = {}
+    for dim in order:
+        ranks.setdefault(dim, len(ranks))
+    code = DimsCode(reserved=RESERVED_NAMES)
+
+    def rank(value: Any) -> int:
+        return ranks.get(value.tag if isinstance(value, MarkedDim) else value, len(ranks))
+
+    def visit(value: Any):
+        if isinstance(value, (Dim, MarkedDim)):
+            code.ref(value)
+        elif isinstance(value, Mapping):
+            for k, v in value.items():
+                visit(k)
+                visit(v)
+        elif isinstance(value, (list, tuple)):
+            for x in value:
+                visit(x)
+        elif isinstance(value, (set, frozenset)):
+            for x in sorted((x for x in value if isinstance(x, (Dim, MarkedDim))), key=rank):
+                visit(x)
+
+    visit(extern_data)
+    visit(network)
+    return code.names
+
+
+def _other_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """:return: what is plain data"""
+    others = {k: v for k, v in options.items() if k not in _REPLACED and not k.startswith(("_", "torch_"))}
+    others = {"behavior_version": options["behavior_version"], **others}
+    return {name: value for name, value in others.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(_is_plain(x) for item in value.items() for x in item)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    plain = (str, bytes, bool, int, float, complex, type(None), numpy.ndarray, numpy.generic, pathlib.PurePath)
+    return isinstance(value, plain)
