@@ -13,6 +13,7 @@ Use it as ``from returnn_common import nn``. It holds everything of :mod:`return
   :func:`transducer_occupancies`, from which alignments are made
 - :class:`BatchNorm`, :class:`LSTM`, :class:`RotarySelfAttention`, :class:`StochasticDepth`,
   :func:`make_conv_subsampling`
+- :func:`fuse`, which gives RETURNN's modules the forms that PyTorch computes faster
 - :func:`scan_over`, a loop over the frames that can be differentiated on each engine
 - :func:`fold_over`, a loop over the frames for a search
 - :func:`while_loop`, whose body can call modules on each engine
@@ -48,6 +49,7 @@ from .dims import any_feature_dim as any_feature_dim
 from .dims import as_dim as as_dim
 from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
+from .fused import fuse as fuse
 from .loop import while_loop as while_loop
 from .loss import Loss as Loss
 from .lstm import LSTM as LSTM

@@ -63,7 +63,7 @@ def make_conformer_encoder(
         },
     )
     encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
-    return encoder
+    return nn.fuse(encoder)
 
 
 def conformer_s(in_dim: int | nn.Dim) -> ConformerEncoder:

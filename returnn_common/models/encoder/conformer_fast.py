@@ -61,7 +61,7 @@ def make_fast_conformer_encoder(
         },
     )
     encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
-    return encoder
+    return nn.fuse(encoder)
 
 
 def fast_conformer_l(in_dim: int | nn.Dim) -> ConformerEncoder:

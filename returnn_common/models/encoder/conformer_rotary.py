@@ -64,4 +64,4 @@ def make_rotary_conformer_encoder(
         },
     )
     encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
-    return encoder
+    return nn.fuse(encoder)

@@ -77,7 +77,7 @@ def make_e_branchformer_encoder(
         sequential=partial(nn.StochasticDepth, drop_probs=[layer_drop] * num_layers),
     )
     encoder.downsample_factor = input_layer.downsample_factor  # RETURNN declares it, and leaves it unset
-    return encoder
+    return nn.fuse(encoder)
 
 
 def e_branchformer_b(in_dim: int | nn.Dim) -> ConformerEncoder:

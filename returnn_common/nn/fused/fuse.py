@@ -1,0 +1,52 @@
+"""
+Which modules have a faster form.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import returnn.frontend as rf
+from returnn.frontend.encoder.conformer import (
+    ConformerConvBlock,
+    ConformerConvSubsample,
+    ConformerEncoderLayer,
+    ConformerPositionwiseFeedForward,
+)
+
+from ..batch_norm import BatchNorm
+from .attention import FusedRelPosSelfAttention
+from .conformer import FusedConformerLayer
+from .convolution import FusedConvBlock
+from .layers import FusedBatchNorm, FusedFeedForward, FusedLayerNorm, FusedLinear
+from .subsampling import FusedConvSubsample
+
+__all__ = ["fuse"]
+
+ModuleT = TypeVar("ModuleT", bound=rf.Module)
+
+_FUSED: dict[type, type] = {
+    rf.Linear: FusedLinear,
+    rf.LayerNorm: FusedLayerNorm,
+    rf.RelPosSelfAttention: FusedRelPosSelfAttention,
+    BatchNorm: FusedBatchNorm,
+    ConformerPositionwiseFeedForward: FusedFeedForward,
+    ConformerConvBlock: FusedConvBlock,
+    ConformerConvSubsample: FusedConvSubsample,
+    ConformerEncoderLayer: FusedConformerLayer,
+}
+
+
+def fuse(module: ModuleT) -> ModuleT:
+    """
+    Gives a model the faster forms of RETURNN's own modules, wherever it has them. Parameters, their names, and results
+    stay as they are. Subclasses are left alone: they may compute something else.
+
+    :param module: any module, changed in place
+    :return: the same
+    """
+    for part in module.modules():
+        fused = _FUSED.get(type(part))
+        if fused is not None:
+            part.__class__ = fused
+    return module

@@ -1,0 +1,40 @@
+"""
+Relative positions, computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["relative_positions"]
+
+
+def relative_positions(num_frames: int, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """
+    Sinusoids of the distances from ``-(num_frames - 1)`` to ``num_frames - 1``, the same as
+    :func:`returnn.frontend.relative_positional_encoding`, kept for the next batches.
+
+    :param num_frames: at least 1
+    :param size: of the encoding, an even number
+    :return: ``{2 num_frames - 1, size}``
+    """
+    capacity = max(64, 1 << (num_frames - 1).bit_length())
+    table = _table(capacity, size, dtype, device)
+    return table[capacity - num_frames : capacity + num_frames - 1]
+
+
+@lru_cache(maxsize=16)
+def _table(capacity: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():  # so that it can be used in training as well
+        distance = torch.arange(-(capacity - 1), capacity, dtype=torch.float32, device=device)
+        scale = -2.0 * math.log(1e4) / size
+        frequency = torch.exp(torch.arange(size // 2, dtype=torch.float32, device=device) * scale)
+        angle = distance[:, None] * frequency
+        return torch.sin(torch.cat([angle, angle + math.pi / 2.0], dim=1)).to(dtype)

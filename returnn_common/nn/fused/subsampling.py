@@ -1,0 +1,155 @@
+"""
+The Conformer's subsampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import returnn.frontend as rf
+from returnn.frontend.conv import _should_use_consistent_same_padding
+from returnn.frontend.encoder.conformer import ConformerConvSubsample
+from returnn.tensor import Dim, Tensor
+
+from .polyphase import convolve_twice
+from .raw import is_on_torch, padding_of, parameter_of, raw_of, tensor_of, use_mask
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["FusedConvSubsample"]
+
+_MANY_FRAMES = 400
+
+
+class FusedConvSubsample(ConformerConvSubsample):
+    """
+    Rectifies and masks in place. On the CPU, the first convolution, which sees a single channel, is a matrix product,
+    and two of them in training are :func:`convolve_twice`.
+    """
+
+    def __call__(self, source: Tensor, *, in_spatial_dim: Dim) -> tuple[Tensor, Dim]:
+        """see RETURNN's ``ConformerConvSubsample``"""
+        if not self._can_fuse(source, in_spatial_dim):
+            return super().__call__(source, in_spatial_dim=in_spatial_dim)
+        raw, batch_dims = raw_of(source, in_spatial_dim, self.in_dim)
+        convolutions = list(self.conv_layers)
+        dims = [in_spatial_dim]
+        for conv in convolutions:
+            dims += rf.make_conv_out_spatial_dims(
+                dims[-1:], filter_size=conv.filter_size[0], strides=conv.strides[0], padding=conv.padding
+            )
+        paddings = [None] * len(dims)
+        if use_mask("conv"):
+            paddings = [padding_of(dim, (*batch_dims, dim), device=source.device) for dim in dims]
+        batch_shape = raw.shape[:-2]
+        paddings = [
+            None if x is None else x.expand(*batch_shape, x.shape[-1]).reshape(-1, x.shape[-1]) for x in paddings
+        ]
+        x = raw.reshape(-1, *raw.shape[-2:])
+        if paddings[0] is not None:
+            x = x.masked_fill(paddings[0][..., None], 0.0)
+        weights = [parameter_of(conv.filter, *conv.filter.dims) for conv in convolutions]
+        biases = [parameter_of(conv.bias, conv.out_dim) for conv in convolutions]
+        strides = [tuple(conv.strides) for conv in convolutions]
+        if len(convolutions) == 2 and _pays_off(x):
+            valid = None if paddings[1] is None else (~paddings[1]).to(x.dtype)
+            x = convolve_twice(x, valid, weights, biases, strides).relu()
+        else:
+            x = x[:, None]
+            for weight, bias, step, padding in zip(weights, biases, strides, [*paddings[1:-1], None], strict=True):
+                x = _convolve(x, weight, bias, step, padding)
+            x = x.permute(0, 2, 3, 1)
+        # {batch, time, frequency, channels}
+        return tensor_of(x.reshape(*batch_shape, x.shape[1], -1), *batch_dims, dims[-1], self.out_dim), dims[-1]
+
+    def _can_fuse(self, source: Tensor, in_spatial_dim: Dim) -> bool:
+        return (
+            is_on_torch(source, next(iter(self.conv_layers)).filter)
+            and self.in_dim in source.dims
+            and in_spatial_dim in source.dims
+            and self.activation is rf.relu
+            and not self.pool_sizes
+            and all(conv.padding == "same" and conv.bias is not None for conv in self.conv_layers)
+            and all(dim.dimension % 2 for conv in self.conv_layers for dim in conv.filter_size)
+            and all(conv.strides is not None and not conv.groups for conv in self.conv_layers)
+            and _should_use_consistent_same_padding()
+        )
+
+
+def _pays_off(x: torch.Tensor) -> bool:
+    """:return: whether :func:`convolve_twice` is faster: in training on the CPU, in single precision, from 4 s on"""
+    import torch
+
+    is_single = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return x.device.type == "cpu" and is_single and torch.is_grad_enabled() and x.shape[0] * x.shape[1] >= _MANY_FRAMES
+
+
+def _convolve(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    strides: Sequence[int],
+    padding: torch.Tensor | None,
+) -> torch.Tensor:
+    """
+    :param x: ``{batch, channels, time, frequency}``
+    :param weight: ``{out, channels, height, width}``
+    :param bias: ``{out}``
+    :param padding: True where the result is to be 0, ``{batch, time'}``
+    :return: rectified, ``{batch, out, time', frequency'}``
+    """
+    import torch
+
+    size = weight.shape[2:]
+    margins = [n // 2 for n in size]
+    shape = (x.shape[0], weight.shape[0], *(-(-n // s) for n, s in zip(x.shape[2:], strides, strict=True)))
+    if x.shape[1] > 1 or x.device.type != "cpu":
+        if not torch.is_grad_enabled():
+            x = x.contiguous(memory_format=torch.channels_last)
+        out = torch.conv2d(x, weight, bias, stride=strides, padding=margins)
+    else:
+        patches = torch.nn.functional.unfold(x, size, padding=margins, stride=strides)  # {batch, patch, places}
+        rows = weight.flatten(1)
+        if torch.is_grad_enabled():
+            out = torch.baddbmm(bias[:, None], rows.expand(x.shape[0], -1, -1), patches)
+        else:  # with the channels side by side in memory
+            out = torch.addmm(bias, patches.transpose(1, 2).flatten(0, 1), rows.t())
+            out = out.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+    padding = None if padding is None else padding[:, None, :, None]
+    return _relu_masked().apply(out, padding, shape).view(shape)
+
+
+@lru_cache
+def _relu_masked() -> Any:
+    """:return: the function below, made when PyTorch is there"""
+    import torch
+
+    class ReluMasked(torch.autograd.Function):
+        """``max(x, 0)``, and 0 on padding, in the place of x. Where the result is 0, the gradient is 0."""
+
+        @staticmethod
+        def forward(ctx, x, padding, shape):
+            """
+            :param x: is overwritten
+            :param padding: True where the result is to be 0, broadcast over x as
+            :param shape: this; or None
+            """
+            x.relu_()
+            if padding is not None:
+                x.view(shape).masked_fill_(padding, 0.0)
+            ctx.mark_dirty(x)
+            ctx.save_for_backward(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            """:return: gradient of x"""
+            (x,) = ctx.saved_tensors
+            if x.is_contiguous():  # then oneDNN takes less time for it in this order
+                grad = grad.contiguous()
+            return torch.ops.aten.threshold_backward(grad, x, 0), None, None
+
+    return ReluMasked

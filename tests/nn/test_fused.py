@@ -1,0 +1,307 @@
+"""
+Fused modules beside RETURNN's own, on PyTorch: outputs, gradients, statistics, dropout. (That the other engines, which
+run RETURNN's, give the same is in the table of the zoo.)
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from returnn.frontend.encoder.conformer import ConformerConvSubsample, ConformerEncoder
+from returnn.util.basic import BehaviorVersion
+
+from returnn_common import nn
+from returnn_common.nn.fused import subsampling
+from returnn_common.nn.fused.layers import FusedBatchNorm, FusedLinear
+from returnn_common.nn.fused.polyphase import convolve_twice
+from returnn_common.nn.fused.positions import relative_positions
+
+
+@pytest.fixture(autouse=True)
+def _on_torch():
+    nn.select_backend_torch()
+    BehaviorVersion.set_min_behavior_version(29)
+    nn.set_random_seed(1)
+    torch.manual_seed(1)
+    nn.init_forward_step_run_ctx(step=0)
+
+
+def _encoder(*, kernel_size: int = 7, channels=(6, 8), filters=(3, 3), strides=(2, 2), norm: str = "batch", **kwargs):
+    """:return: as RETURNN makes it, with parameters that all matter"""
+    in_dim, out_dim = nn.FeatureDim("mel", 11), nn.FeatureDim("model", 8)
+    encoder = ConformerEncoder(
+        in_dim,
+        out_dim,
+        num_layers=2,
+        input_layer=ConformerConvSubsample(
+            in_dim,
+            out_dims=[nn.FeatureDim(f"channels-{i}", n) for i, n in enumerate(channels)],
+            filter_sizes=list(filters),
+            strides=list(strides),
+        ),
+        input_dropout=0.0,
+        encoder_layer_opts={
+            "ff_dim": nn.FeatureDim("ff", 16),
+            "num_heads": 2,
+            "conv_kernel_size": kernel_size,
+            "conv_norm": nn.BatchNorm(out_dim) if norm == "batch" else nn.LayerNorm(out_dim),
+            **{"dropout": 0.0, "att_dropout": 0.0, **kwargs},
+        },
+    )
+    for name, param in encoder.named_parameters():
+        param.raw_tensor.data.normal_(0.0, 0.3)
+        if "variance" in name:
+            param.raw_tensor.data.abs_()
+    return encoder
+
+
+def _fused_copy(module):
+    """:return: fused, with parameters of its own that have the same values"""
+    fused = nn.fuse(copy.deepcopy(module))
+    for (name, old), (same_name, new) in zip(module.named_parameters(), fused.named_parameters(), strict=True):
+        assert name == same_name
+        new.raw_tensor.data.copy_(old.raw_tensor.data)
+    return fused
+
+
+def _run(encoder, lengths, *, train=False, order="btf", grad=True, dtype=torch.float32, out_dtype=None):
+    """:return: output, gradients of the source and of the parameters, auxiliary parameters"""
+    nn.init_train_step_run_ctx(train_flag=train, step=0)
+    batch_dim = nn.Dim(len(lengths), name="batch")
+    sizes = nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim])
+    time_dim = nn.Dim(sizes, name="time")
+    values = np.random.default_rng(1).standard_normal((len(lengths), max(lengths), 11))
+    source = torch.tensor(values, dtype=dtype, requires_grad=grad)
+    dims = {"b": batch_dim, "t": time_dim, "f": encoder.in_dim}
+    raw = source.permute(*("btf".index(c) for c in order))
+    with torch.set_grad_enabled(grad):
+        out, out_dim = encoder(nn.convert_to_tensor(raw, dims=[dims[c] for c in order]), in_spatial_dim=time_dim)
+        assert out.feature_dim == encoder.out_dim and out.raw_tensor.dtype == (out_dtype or dtype)
+        out = out.copy_masked(0.0).copy_transpose([batch_dim, out_dim, encoder.out_dim]).raw_tensor.float()
+    params = dict(encoder.named_parameters())
+    result = {"out": out.detach().numpy(), "lengths": out_dim.dyn_size.numpy()}
+    if grad:
+        weight = torch.tensor(np.random.default_rng(2).standard_normal(out.shape), dtype=torch.float32)
+        (out * weight).sum().backward()
+        result["source"] = source.grad.float().numpy()
+        result.update({f"grad of {k}": p.raw_tensor.grad.float().numpy() for k, p in params.items() if not p.auxiliary})
+    result.update({k: p.raw_tensor.float().numpy().copy() for k, p in params.items() if p.auxiliary})
+    return result
+
+
+def _assert_same(a, b, *, rtol=1e-4, atol=2e-5):
+    assert a.keys() == b.keys()
+    for key in a:
+        scale = max(1.0, np.abs(a[key]).max(initial=0.0))
+        np.testing.assert_allclose(a[key] / scale, b[key] / scale, rtol=rtol, atol=atol, err_msg=key)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("lengths", [[30, 41, 17], [41, 41], [1]], ids=str)
+@pytest.mark.parametrize("options", [{}, {"kernel_size": 8, "norm": "layer"}], ids=["odd", "even"])
+@pytest.mark.parametrize("many_frames", [0, 1000])
+def test_same_as_returnn(options, lengths, train, many_frames, monkeypatch):
+    monkeypatch.setattr(subsampling, "_MANY_FRAMES", many_frames)
+    encoder = _encoder(**options)
+    fused = _fused_copy(encoder)
+    _assert_same(_run(encoder, lengths, train=train), _run(fused, lengths, train=train))
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+def test_empty_utterance(train):
+    """It harms nobody: with RETURNN's modules, the gradients are then NaN."""
+    encoder = _encoder()
+    found = _run(_fused_copy(encoder), [41, 0, 3], train=train)
+    assert all(np.isfinite(x).all() for x in found.values())
+    assert not found["source"][1].any()
+    assert np.isnan(_run(encoder, [41, 0, 3], train=train)["grad of input_projection.weight"]).any()
+
+
+@pytest.mark.parametrize("order", ["tbf", "bft", "ftb"])
+def test_order_of_dims(order):
+    encoder = _encoder()
+    _assert_same(_run(encoder, [30, 41]), _run(_fused_copy(encoder), [30, 41], order=order))
+
+
+def test_without_gradients():
+    """Convolutions are then computed in another way."""
+    encoder = _encoder()
+    _assert_same(_run(encoder, [30, 41, 1], grad=False), _run(_fused_copy(encoder), [30, 41, 1], grad=False))
+
+
+@pytest.mark.parametrize("channels", [(8,), (4, 6, 8)], ids=str)
+def test_other_numbers_of_convolutions(channels):
+    encoder = _encoder(channels=channels, filters=(3,) * len(channels), strides=(2,) * len(channels))
+    _assert_same(_run(encoder, [30, 41]), _run(_fused_copy(encoder), [30, 41]))
+
+
+def test_padding_does_not_matter():
+    fused = nn.fuse(_encoder())
+    values = np.random.default_rng(1).standard_normal((2, 41, 11)).astype("float32")
+    outs, n = [], 5  # of 17 frames
+    for x, lengths in ((values, [17, 41]), (values[:1, :17], [17])):
+        nn.init_forward_step_run_ctx(step=0)
+        batch_dim = nn.Dim(len(lengths), name="batch")
+        time_dim = nn.Dim(nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim]), name="time")
+        with torch.no_grad():
+            out, _ = fused(nn.convert_to_tensor(x, dims=[batch_dim, time_dim, fused.in_dim]), in_spatial_dim=time_dim)
+        outs.append(out.raw_tensor[0, :n].numpy())
+    np.testing.assert_allclose(*outs, atol=1e-5)
+
+
+def test_half_precision_stays_and_is_close():
+    encoder = _encoder()
+    expected = _run(encoder, [30, 41], grad=False)["out"]
+    half = _fused_copy(encoder)
+    for param in half.parameters():
+        param.dtype = "bfloat16"
+        param.raw_tensor = torch.nn.Parameter(param.raw_tensor.data.bfloat16(), requires_grad=False)
+    out = _run(half, [30, 41], grad=False, dtype=torch.bfloat16)["out"]
+    np.testing.assert_allclose(out, expected, atol=0.15)
+
+
+def test_autocast():
+    encoder = _encoder()
+    expected = _run(encoder, [30, 41], train=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = _run(_fused_copy(encoder), [30, 41], train=True, out_dtype=torch.bfloat16)
+    np.testing.assert_allclose(found["out"], expected["out"], atol=0.15)
+    assert found["grad of layers.0.ffn1.linear_ff.weight"].any()
+
+
+@pytest.mark.parametrize("broadcast", [False, True], ids=["each", "broadcast"])
+def test_dropout(broadcast):
+    """On average the same as without; over frames alike or not, as RETURNN's option says."""
+    layer = _encoder(dropout=0.4).layers["0"]
+    nn.fuse(layer)
+    layer.dropout_broadcast = layer.ffn1.dropout_broadcast = broadcast
+    time_dim = nn.Dim(3, name="time")
+    x, zeros = nn.zeros([time_dim, layer.out_dim]), nn.zeros([time_dim, layer.out_dim])
+    ones = x + 1.0
+    nn.init_train_step_run_ctx(train_flag=True, step=0)
+    drawn = torch.stack([layer._add(zeros, ones, scale=0.5).raw_tensor for _ in range(2000)])
+    np.testing.assert_allclose(sorted(set(drawn.unique().tolist())), [0.0, 0.5 / 0.6], rtol=1e-6)
+    np.testing.assert_allclose(drawn.mean(0), 0.5, atol=0.05)
+    assert bool((drawn[:, 0] == drawn[:, 1]).all()) == broadcast
+    hidden = torch.stack([layer.ffn1(ones).raw_tensor for _ in range(50)])
+    assert bool((hidden[:, 0] == hidden[:, 1]).all()) == broadcast and len(hidden.unique(dim=0)) > 40
+    nn.init_forward_step_run_ctx(step=0)
+    np.testing.assert_array_equal(layer._add(zeros, ones, scale=0.5).raw_tensor, np.full((3, 8), 0.5, "float32"))
+
+
+def test_dropout_of_attention():
+    encoder = _encoder(att_dropout=0.5)
+    attention = nn.fuse(encoder).layers["0"].self_att
+    time_dim = nn.Dim(4, name="time")
+    x = nn.convert_to_tensor(
+        np.random.default_rng(1).standard_normal((4, 8)).astype("float32"), dims=[time_dim, encoder.out_dim]
+    )
+    expected = attention(x, axis=time_dim).raw_tensor.detach()
+    nn.init_train_step_run_ctx(train_flag=True, step=0)
+    with torch.no_grad():
+        drawn = torch.stack([attention(x, axis=time_dim).raw_tensor for _ in range(3000)])
+    assert drawn.std(0).min() > 0.0
+    np.testing.assert_allclose(drawn.mean(0), expected, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "size, strides", [((3, 3), (2, 2)), ((5, 3), (3, 2)), ((3, 5), (1, 2)), ((1, 1), (1, 1)), ((3, 3), (4, 3))], ids=str
+)
+@pytest.mark.parametrize("shape", [(2, 13, 9), (1, 1, 1), (3, 6, 5)], ids=str)
+def test_convolve_twice(shape, size, strides):
+    """beside PyTorch's convolutions, with gradients"""
+    generator = torch.Generator().manual_seed(1)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    x, weights, biases = randn(*shape), [randn(4, 1, 3, 3), randn(5, 4, *size)], [randn(4), randn(5)]
+    lengths = torch.tensor([1 + (shape[1] - 1) // 2, 1, 2][: shape[0]])
+    valid = (torch.arange(-(-shape[1] // 2)) < lengths[:, None]).double()
+    hidden = torch.nn.functional.conv2d(x[:, None], weights[0], biases[0], stride=2, padding=1).relu()
+    hidden = hidden * valid[:, None, :, None]
+    padding = tuple(n // 2 for n in size)
+    expected = torch.nn.functional.conv2d(hidden, weights[1], biases[1], stride=strides, padding=padding)
+    found = convolve_twice(x, valid, weights, biases, [(2, 2), strides]).permute(0, 3, 1, 2)
+    torch.testing.assert_close(found, expected)
+    grad = randn(*expected.shape).detach()
+    inputs = [x, *weights, *biases]
+    for a, b in zip(torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_convolve_twice_finite_differences():
+    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    weights = [torch.randn(3, 1, 3, 3, dtype=torch.float64, requires_grad=True) for _ in range(1)]
+    weights.append(torch.randn(2, 3, 3, 3, dtype=torch.float64, requires_grad=True))
+    biases = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in (3, 2)]
+    strides = [(2, 2), (2, 2)]
+    assert torch.autograd.gradcheck(
+        lambda x, *args: convolve_twice(x, None, args[:2], args[2:], strides), [x, *weights, *biases]
+    )
+
+
+@pytest.mark.parametrize("num_frames", [1, 2, 63, 64, 65, 130])
+def test_positions(num_frames):
+    time_dim, dim = nn.Dim(num_frames, name="time"), nn.FeatureDim("model", 6)
+    expected, expected_dim = nn.relative_positional_encoding(
+        query_spatial_dim=time_dim, key_value_spatial_dim=time_dim, feat_dim=dim
+    )
+    found = relative_positions(num_frames, 6, dtype=torch.float32, device=torch.device("cpu"))
+    torch.testing.assert_close(found, expected.copy_compatible_to_dims_raw((expected_dim, dim)), atol=1e-5, rtol=1e-5)
+
+
+def test_positions_of_inference_mode_serve_training():
+    device = torch.device("cpu")
+    with torch.inference_mode():
+        relative_positions(5, 22, dtype=torch.float32, device=device)
+    found = relative_positions(5, 22, dtype=torch.float32, device=device)
+    (found * torch.ones(22, requires_grad=True)).sum().backward()
+
+
+def test_what_is_fused():
+    dims = nn.FeatureDim("a", 2), nn.FeatureDim("b", 3)
+
+    class Mine(nn.Linear):
+        """computes something else"""
+
+    class Model(nn.Module):
+        """of everything"""
+
+        def __init__(self):
+            super().__init__()
+            self.plain, self.mine, self.norm = nn.Linear(*dims), Mine(*dims), nn.BatchNorm(dims[0])
+
+    model = Model()
+    names = [name for name, _ in model.named_parameters()]
+    assert nn.fuse(model) is model
+    assert type(model.plain) is FusedLinear and type(model.mine) is Mine and type(model.norm) is FusedBatchNorm
+    assert [name for name, _ in model.named_parameters()] == names
+    assert type(nn.fuse(nn.Linear(*dims))) is FusedLinear
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear(with_bias):
+    dims = nn.FeatureDim("a", 2), nn.FeatureDim("b", 3)
+    linear, x = nn.Linear(*dims, with_bias=with_bias), nn.random_normal([nn.Dim(4, name="time"), dims[0]])
+    fused = _fused_copy(linear)
+    a, b = linear(x), fused(x)
+    np.testing.assert_allclose(a.raw_tensor.detach(), b.copy_transpose(a.dims).raw_tensor.detach(), rtol=1e-5)
+    b.raw_tensor.sum().backward()
+    assert fused.weight.raw_tensor.grad.stride() == fused.weight.raw_tensor.stride()
+    with pytest.raises(ValueError, match="does not have in_dim"):
+        fused(nn.zeros([dims[1]]))
+
+
+def test_packed_tensors_are_returnn_s():
+    encoder = _encoder(norm="layer")
+    batch_dim = nn.Dim(2, name="batch")
+    time_dim = nn.Dim(nn.convert_to_tensor(np.array([3, 5], "int32"), dims=[batch_dim]), name="time")
+    layer = _fused_copy(encoder).layers["0"].ffn1
+    x = nn.random_normal([batch_dim, time_dim, encoder.out_dim])
+    packed = nn.pack(x)
+    expected, found = (nn.reduce_sum(layer(y), axis=time_dim) for y in (x, packed))
+    np.testing.assert_allclose(found.raw_tensor.detach(), expected.raw_tensor.detach(), rtol=1e-4)
