@@ -4,6 +4,7 @@ Datasets and vocabularies for RETURNN configs.
 
 from __future__ import annotations
 
+from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
 from .librispeech import Librispeech
 from .synthetic import SequenceTask
@@ -26,17 +27,20 @@ from .vocab import (
 
 __all__ = [
     "VOCAB_NAMES",
+    "AudioCorpus",
     "BpeVocab",
     "ByteVocab",
     "CharacterVocab",
     "DatasetConfig",
     "DatasetConfigStatic",
+    "EvalOptions",
     "Librispeech",
     "PhonemeVocab",
     "ReturnnVocab",
     "SentencePieceVocab",
     "SequenceTask",
     "TextCorpus",
+    "TrainOptions",
     "VocabConfig",
     "WordVocab",
     "check_transcripts",

@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-__all__ = ["NUM_MELS", "SAMPLE_RATE", "log_mel", "num_frames"]
+__all__ = ["NUM_MELS", "SAMPLE_RATE", "log_mel", "normalize", "num_frames"]
 
 SAMPLE_RATE = 16_000
 NUM_MELS = 80
@@ -40,6 +40,17 @@ def log_mel(audio: np.ndarray) -> np.ndarray:
     spectrum = np.fft.rfft(windows * hann, _FFT, axis=-1)
     energies = (spectrum.real**2 + spectrum.imag**2) @ _mel_filters()
     return np.log(np.maximum(energies, 1e-10)).astype("float32")
+
+
+def normalize(features: np.ndarray) -> np.ndarray:
+    """
+    Mean 0 and variance 1 for each feature over the frames of the utterance, as our models do.
+
+    :param features: {frames, feature}
+    :return: {frames, feature}, float32; 1e-5 is added to the variance
+    """
+    centred = features - features.mean(axis=0)
+    return (centred / np.sqrt(np.mean(np.square(centred), axis=0) + 1e-5)).astype("float32")
 
 
 @functools.lru_cache(maxsize=1)

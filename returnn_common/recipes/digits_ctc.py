@@ -10,7 +10,7 @@ import sys
 from functools import partial
 
 from returnn_common.config import Options
-from returnn_common.datasets import Librispeech, WordVocab
+from returnn_common.datasets import Librispeech, TrainOptions, WordVocab
 from returnn_common.datasets.augment import Chain, Equalizer, Noise, SpeedPerturbation
 from returnn_common.datasets.multi_epoch import multi_epoch
 from returnn_common.models.ctc import CtcModel
@@ -54,19 +54,16 @@ dataset = Librispeech(
     dev_splits=["dev"],
     test_splits=["test"],
     train_epoch_split=1,
-    train_augment=Chain(SpeedPerturbation(0.8, 1.25), Noise(10, 40), Equalizer(3.0)),
-    train_seq_ordering="laplace:.330" if options.backend == "torch" else "laplace:.110",
-    random_seed=options.random_seed,
+    training=TrainOptions(
+        augment=Chain(SpeedPerturbation(0.8, 1.25), Noise(10, 40), Equalizer(3.0)),
+        seq_ordering="laplace:.330" if options.backend == "torch" else "laplace:.110",
+        curriculum=((2, 0.6), (4, 1.1)),  # short strings first: CTC finds the words' places sooner
+        random_seed=options.random_seed,
+    ),
 )
 globals().update(dataset.get_config_opts())
 extern_data = dataset.get_extern_data()
-train = dataset.get_train_dataset()
-# Short strings first: CTC finds the words' places sooner.
-train["dataset"]["epoch_wise_filter"] = {
-    (1, 2): {"max_mean_len": 60},  # in hundredths of a second
-    (3, 4): {"max_mean_len": 110},
-}
-train = multi_epoch(train, 2)
+train = multi_epoch(dataset.get_train_dataset(), 2)
 forward_data = dataset.get_forward_dataset(options.recog_split)
 batch_size = {"data": 32 * 16_000}
 max_seqs = 200

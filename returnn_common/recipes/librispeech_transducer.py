@@ -17,7 +17,7 @@ import sys
 
 from returnn_common.config import Options
 from returnn_common.data import get_common_data_path
-from returnn_common.datasets import CharacterVocab, Librispeech, SentencePieceVocab
+from returnn_common.datasets import CharacterVocab, Librispeech, SentencePieceVocab, TrainOptions
 from returnn_common.datasets.augment import SpeedPerturbation
 from returnn_common.models.decoder.transducer import make_joiner, make_lstm_predictor
 from returnn_common.models.encoder.conformer import make_conformer_encoder
@@ -69,8 +69,7 @@ dataset = Librispeech(
     dev_splits=options.dev_splits.split(","),
     test_splits=options.test_splits.split(","),
     train_epoch_split=options.epoch_split,
-    train_augment=SpeedPerturbation(0.9, 1.1),
-    random_seed=options.random_seed,
+    training=TrainOptions(augment=SpeedPerturbation(0.9, 1.1), random_seed=options.random_seed),
 )
 globals().update(dataset.get_config_opts())
 extern_data = dataset.get_extern_data()

@@ -17,6 +17,16 @@ Items = dict[str, tuple[np.ndarray, np.ndarray]]
 EVAL_DEFAULTS = {"chunking": "0", "seq_ordering": "sorted", "shuffle_frames_of_nseqs": 0}
 
 
+class LaterPath:
+    """As Sisyphus' ``tk.Path``: knows where it is only when it is asked."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def get_path(self) -> str:
+        return self.path
+
+
 def tiny_dataset(tiny: Path, **kwargs) -> Librispeech:
     return Librispeech(
         **{"path": tiny, "vocab": WordVocab(["OTHER", "WORD"]), "train_epoch_split": 1, **SPLITS, **kwargs}

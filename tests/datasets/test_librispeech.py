@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,15 +14,15 @@ import pytest
 import soundfile
 from returnn.datasets.basic import init_dataset
 from returnn.datasets.util.vocabulary import Vocabulary
-from returnn.tensor import Tensor, TensorDict, batch_dim
+from returnn.tensor import Tensor, batch_dim
 
-from returnn_common.datasets import CharacterVocab, Librispeech, WordVocab
-from returnn_common.datasets._map_seq import MapSeq
+from returnn_common.datasets import CharacterVocab, EvalOptions, Librispeech, TrainOptions, WordVocab
 from returnn_common.datasets.augment import Chain, Gain, SpeedPerturbation, utterance_rng
-from returnn_common.datasets.features import log_mel, num_frames
+from returnn_common.datasets.features import log_mel, normalize, num_frames
 from returnn_common.datasets.prepare import prepare_librispeech
+from returnn_common.datasets.speech_dataset import SpeechDataset
 
-from .reading import EVAL_DEFAULTS, SPLITS, Items, read, tiny_dataset
+from .reading import EVAL_DEFAULTS, SPLITS, Items, LaterPath, read, tiny_dataset
 
 _DIGITS = "ZERO ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE".split()
 
@@ -51,7 +54,7 @@ def test_digits_as_recorded(digits, shared_data, audio):
         samples, _ = soundfile.read(path, dtype="float32")
         data, classes = items[path.stem]
         assert data.dtype == np.float32 and classes.dtype == np.int32
-        np.testing.assert_array_equal(data, samples if audio == "raw" else log_mel(samples))
+        np.testing.assert_array_equal(data, samples if audio == "raw" else normalize(log_mel(samples)))
         transcript = next(path.parent.glob("*.trans.txt")).read_text()
         assert f"{path.stem} {references[path.stem]}\n" in transcript
         assert dataset.vocab.decode(classes) == references[path.stem]
@@ -87,7 +90,7 @@ def test_training_epochs_cover_all_once(tiny):
 
 
 def test_train_seq_ordering(tiny):
-    dataset = tiny_dataset(tiny, train_seq_ordering="sorted_reverse")
+    dataset = tiny_dataset(tiny, training=TrainOptions(seq_ordering="sorted_reverse"))
     lengths = [len(data) for data, _ in read(dataset.get_train_dataset()).values()]
     assert lengths == sorted(lengths, reverse=True)
 
@@ -103,31 +106,39 @@ def test_several_training_splits(tiny):
 def test_augmentation_depends_on_seed_epoch_and_utterance_only(tiny):
     augment = Chain(SpeedPerturbation(0.8, 1.25), Gain(-6, 6))
     plain = read(tiny_dataset(tiny).get_train_dataset())
-    dataset = tiny_dataset(tiny, train_augment=augment, random_seed=7)
+    dataset = tiny_dataset(tiny, training=TrainOptions(augment=augment, random_seed=7))
     for epoch in (1, 2):
         items = read(dataset.get_train_dataset(), epoch=epoch)
         for name, (data, _) in items.items():
             rng = utterance_rng(seed=7, epoch=epoch, seq_tag=name)
             np.testing.assert_array_equal(data, augment(plain[name][0], rng=rng))
-    other_order = tiny_dataset(tiny, train_augment=augment, random_seed=7, train_seq_ordering="sorted")
+    other_order = tiny_dataset(tiny, training=TrainOptions(augment=augment, random_seed=7, seq_ordering="sorted"))
     _assert_same(read(other_order.get_train_dataset(), epoch=2), items)
-    other_seed = read(tiny_dataset(tiny, train_augment=augment, random_seed=8).get_train_dataset(), epoch=2)
+    other_seed = read(
+        tiny_dataset(tiny, training=TrainOptions(augment=augment, random_seed=8)).get_train_dataset(), epoch=2
+    )
     assert all(len(other_seed[name][0]) != len(data) for name, (data, _) in items.items())
     _assert_same(read(dataset.get_forward_dataset("train")), plain)
 
 
-@pytest.mark.parametrize("audio", ["raw", "log-mel"])
-def test_same_data_for_any_number_of_workers(tiny, audio):
+def test_same_data_for_any_number_of_workers(tiny):
     augment = Chain(SpeedPerturbation(0.8, 1.25), Gain(-6, 6))
-    opts = tiny_dataset(tiny, audio=audio, train_augment=augment).get_train_dataset()
-    expected = read(opts, epoch=3)
+
+    def get_train_dataset(num_workers: int) -> dict:
+        training = TrainOptions(augment=augment, num_workers=num_workers)
+        return tiny_dataset(tiny, training=training).get_train_dataset()
+
+    expected = read(get_train_dataset(0), epoch=3)
     for num_workers in (1, 3):
-        _assert_same(read({**opts, "num_workers": num_workers}, epoch=3), expected)
-    processes = {"class": "MultiProcDataset", "dataset": opts, "num_workers": 3, "buffer_size": 4}
-    _assert_same(read(processes, epoch=3), expected)
+        items = read(get_train_dataset(num_workers), epoch=3)
+        _assert_same(items, expected)
+        assert list(items) == list(expected), "in the same order"
+    opts = get_train_dataset(0)
     shards = [read(opts, epoch=3, shard=(index, 3)) for index in range(3)]  # as PyTorch's DataLoader does
     _assert_same({name: item for shard in shards for name, item in shard.items()}, expected)
     assert sum(map(len, shards)) == len(expected)
+    other = read(opts, epoch=4)
+    assert all(len(other[name][0]) != len(data) for name, (data, _) in expected.items())
 
 
 def test_extern_data_fits_the_data(tiny):
@@ -147,7 +158,7 @@ def test_extern_data_fits_the_data(tiny):
 
 
 def test_config_opts(tiny):
-    dataset = tiny_dataset(tiny, dev_splits=["dev", "test"], random_seed=5)
+    dataset = tiny_dataset(tiny, dev_splits=["dev", "test"], training=TrainOptions(random_seed=5))
     opts = dataset.get_config_opts()
     assert opts["default_input"] == "data" and opts["target"] == "classes"
     assert opts["extern_data"] is dataset.get_extern_data()
@@ -159,10 +170,130 @@ def test_config_opts(tiny):
 
 
 def test_datasets_can_be_pickled(tiny):
-    dataset = tiny_dataset(tiny, train_augment=Gain(0, 6))
+    dataset = tiny_dataset(tiny, training=TrainOptions(augment=Gain(0, 6)))
     expected = read(dataset.get_train_dataset())
     _assert_same(read(pickle.loads(pickle.dumps(dataset.get_train_dataset()))), expected)
     assert repr(pickle.loads(pickle.dumps(dataset))) == repr(dataset)
+    loaded = pickle.loads(pickle.dumps(init_dataset(dataset.get_train_dataset())))  # as for the workers of a DataLoader
+    loaded.init_seq_order(epoch=1)
+    loaded.load_seqs(0, 2)
+    np.testing.assert_array_equal(loaded.get_data(1, "data"), expected[loaded.get_tag(1)][0])
+
+
+_PRINT_OPTIONS = """
+import hashlib, pickle
+from returnn_common.datasets import EvalOptions, Librispeech, SentencePieceVocab, TrainOptions
+from returnn_common.datasets.augment import Chain, Equalizer, Gain, Noise, SpeedPerturbation
+
+augment = Chain(SpeedPerturbation(0.9, 1.1), Gain(0, 6), Noise(10, 40), Equalizer(3.0))
+training = TrainOptions(augment=augment, curriculum=((2, 4.0),), num_workers=2)
+dataset = Librispeech(
+    path="/a", train_splits=["train-960"], training=training, evaluation=EvalOptions(devtrain_subset=3)
+)
+options = dataset.get_train_dataset(), dataset.get_eval_datasets(), dataset.get_forward_dataset("dev-other")
+for value in (dataset, options):
+    print(hashlib.sha256(pickle.dumps(value)).hexdigest())
+print(repr(options))
+"""
+
+
+def test_options_are_the_same_in_each_process():
+    """as Sisyphus' hashes need it, and the caches of RETURNN"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", _PRINT_OPTIONS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1] and " at 0x" not in outputs[0]
+
+
+def _assert_plain(value):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            assert isinstance(key, str)
+            _assert_plain(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _assert_plain(item)
+    else:
+        assert value is None or value is SpeechDataset or isinstance(value, (str, int, float, LaterPath)), value
+
+
+def test_options_are_plain_data(tiny):
+    later = LaterPath(str(tiny))
+    dataset = tiny_dataset(tiny, path=later, evaluation=EvalOptions(dev_subset=1, devtrain_subset=3))
+    for options in (dataset.get_train_dataset(), *dataset.get_eval_datasets().values()):
+        _assert_plain(options)
+        assert all(source["folder"] is later for source in options["sources"]), "not resolved yet"
+    dataset.check()
+    assert len(read(dataset.get_train_dataset())) == 12 and len(read(dataset.get_main_dataset())) == 1
+    nowhere = Librispeech(path=LaterPath("/nowhere"))
+    assert len(nowhere.get_train_dataset()["sources"]) == 3 and len(nowhere.get_eval_datasets()) == 4
+    with pytest.raises(FileNotFoundError, match="in /nowhere; to make them"):
+        nowhere.check()
+
+
+def test_parts_of_the_official_training_data():
+    def _splits(*names: str) -> tuple[str, ...]:
+        return Librispeech(path="/nowhere", train_splits=names).train_splits
+
+    hundred, more, other = "train-clean-100", "train-clean-360", "train-other-500"
+    assert _splits("train-100") == (hundred,)
+    assert _splits("train-460") == _splits("train-clean") == (hundred, more)
+    assert _splits("train-960") == _splits("train-clean", "train-other") == (hundred, more, other)
+    assert _splits("train-other", hundred) == (other, hundred)
+    with pytest.raises(ValueError, match="train_splits: expected one or more different names"):
+        _splits("train-460", hundred)
+
+
+def test_default_splits_are_those_in_the_folder(tmp_path):
+    dataset = Librispeech(path=tmp_path)
+    assert len(dataset.train_splits) == 3 and len(dataset.dev_splits) == len(dataset.test_splits) == 2
+    for split in ("train-clean-360", "dev-other", "test-clean", "test-other"):
+        (tmp_path / f"{split}.zip").touch()
+    assert dataset.train_splits == ("train-clean-360",) and dataset.dev_splits == ("dev-other",)
+    assert dataset.get_main_name() == "dev-other" and len(dataset.test_splits) == 2
+    with pytest.warns(
+        UserWarning, match="train-clean-360 alone: no train-clean-100, train-other-500 in .*Name them as"
+    ):
+        assert len(dataset.get_train_dataset()["sources"]) == 1
+    named = Librispeech(path=tmp_path, train_splits=["train-clean-360"], dev_splits=["dev-clean"])
+    assert len(named.get_train_dataset()["sources"]) == 1 and named.get_main_name() == "dev-clean"
+
+
+def test_subsets(tiny):
+    dataset = tiny_dataset(tiny, dev_splits=["dev", "test"], evaluation=EvalOptions(dev_subset=1, devtrain_subset=5))
+    opts = dataset.get_config_opts()
+    assert len(read(opts["dev"])) == 1 and len(read(opts["forward_data"])) == 4
+    assert {name: len(read(data)) for name, data in opts["eval_datasets"].items()} == {"test": 1, "devtrain": 5}
+    assert list(dataset.get_eval_datasets()) == ["dev", "test", "devtrain"]
+    assert list(read(opts["eval_datasets"]["devtrain"], epoch=1)) == list(
+        read(opts["eval_datasets"]["devtrain"], epoch=2)
+    )
+    assert len(read(tiny_dataset(tiny, evaluation=EvalOptions(dev_subset=100)).get_main_dataset())) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "message"),
+    [
+        (TrainOptions, {"augment": 3}, TypeError, "TrainOptions: augment: expected a function, got 3"),
+        (TrainOptions, {"random_seed": -1}, ValueError, "random_seed: expected an integer of at least 0, got -1"),
+        (TrainOptions, {"num_workers": -1}, ValueError, "num_workers: expected an integer of at least 0, got -1"),
+        (TrainOptions, {"curriculum": ((2, 4.0), (1, 3.0))}, ValueError, "curriculum: expected pairs of an epoch and"),
+        (TrainOptions, {"curriculum": ((2, 0.0),)}, ValueError, r"in rising order of epochs, got \(\(2, 0.0\),\)"),
+        (TrainOptions, {"curriculum": ((2,),)}, ValueError, r"got \(\(2,\),\)"),
+        (EvalOptions, {"dev_subset": 0}, ValueError, "EvalOptions: dev_subset: expected an integer of at least 1"),
+        (EvalOptions, {"devtrain_subset": -1}, ValueError, "devtrain_subset: expected an integer of at least 0"),
+    ],
+)
+def test_bad_further_options(kind, options, error, message):
+    with pytest.raises(error, match=message):
+        kind(**options)
 
 
 def test_random_seed_changes_the_order(tiny):
@@ -170,7 +301,7 @@ def test_random_seed_changes_the_order(tiny):
 
     orders = []
     for seed in (0, 0, 1):
-        opts = tiny_dataset(tiny, random_seed=seed).get_config_opts()
+        opts = tiny_dataset(tiny, training=TrainOptions(random_seed=seed)).get_config_opts()
         with global_config_ctx(Config({"dataset_random_seed_offset": opts["dataset_random_seed_offset"]})):
             orders.append(list(read(opts["train"])))
     assert orders[0] == orders[1] != orders[2]
@@ -182,7 +313,7 @@ def test_defaults(monkeypatch):
     assert dataset.path == "/nowhere/librispeech" and dataset.get_main_name() == "dev-clean"
     assert repr(dataset).startswith("Librispeech(path='/nowhere/librispeech', vocab=CharacterVocab(")
     opts = dataset.get_config_opts()
-    assert opts["train"]["dataset"]["partition_epoch"] == 20 and list(opts["eval_datasets"]) == ["dev-other"]
+    assert opts["train"]["partition_epoch"] == 20 and list(opts["eval_datasets"]) == ["dev-other"]
     assert list(dataset.get_eval_datasets()) == ["dev-clean", "dev-other", "test-clean", "test-other"]
     assert opts["extern_data"]["classes"]["sparse_dim"].dimension == CharacterVocab().get_num_classes()
     with pytest.raises(
@@ -224,8 +355,10 @@ def test_file_of_another_kind(tmp_path, content):
     ("options", "error", "message"),
     [
         ({"audio": "mfcc"}, ValueError, "audio: expected 'raw' or 'log-mel', got 'mfcc'"),
-        ({"vocab": "characters"}, TypeError, "vocab: expected a VocabConfig, got str 'characters'"),
-        ({"train_augment": 3}, TypeError, "train_augment: expected a function, got 3"),
+        ({"vocab": 3}, TypeError, "vocab: expected a VocabConfig or a name, got int 3"),
+        ({"path": 3}, TypeError, "path: expected a path, got int 3"),
+        ({"training": 3}, TypeError, "training: expected TrainOptions, got 3"),
+        ({"evaluation": 3}, TypeError, "evaluation: expected EvalOptions, got 3"),
         ({"train_splits": "train"}, TypeError, "train_splits: expected a sequence of names, got 'train'"),
         ({"train_splits": []}, ValueError, r"train_splits: expected one or more different names, got \(\)"),
         ({"dev_splits": []}, ValueError, r"dev_splits: expected one or more different names, got \(\)"),
@@ -234,7 +367,6 @@ def test_file_of_another_kind(tmp_path, content):
         ({"test_splits": [""]}, ValueError, "test_splits: expected names of splits, got ''"),
         ({"train_epoch_split": 0}, ValueError, "train_epoch_split: expected an integer of at least 1, got 0"),
         ({"train_epoch_split": 1.5}, ValueError, "train_epoch_split: expected an integer of at least 1, got 1.5"),
-        ({"random_seed": -1}, ValueError, "random_seed: expected an integer of at least 0, got -1"),
     ],
 )
 def test_bad_options(options, error, message):
@@ -244,14 +376,3 @@ def test_bad_options(options, error, message):
 
 def test_no_test_splits(tiny):
     assert list(tiny_dataset(tiny, test_splits=[]).get_eval_datasets()) == ["dev"]
-
-
-@pytest.mark.parametrize("result", [None, np.zeros((3, 1)), np.zeros(0)])
-def test_augmentation_that_returns_something_else(result):
-    map_seq = MapSeq(log_mel=False, augment=lambda audio, *, rng: result, seed=0)
-    tensors = TensorDict()
-    tensors.data["data"] = Tensor("data", shape=(None, 1), batch_dim_axis=None, dtype="float32")
-    tensors.data["data"].raw_tensor = np.zeros((5, 1), "float32")
-    tensors.data["seq_tag"] = Tensor("seq_tag", dims=(), dtype="string", raw_tensor=np.array("a"))
-    with pytest.raises(ValueError, match=r"augmentation .*: expected audio with the shape \[time\], got"):
-        map_seq(tensors, epoch=1)

@@ -8,15 +8,7 @@ import pytest
 
 from returnn_common.datasets._paths import check_path, resolve_path, resolve_paths
 
-
-class LaterPath:
-    """As Sisyphus' ``tk.Path``: knows where it is only when it is asked."""
-
-    def __init__(self, path: str):
-        self.path = path
-
-    def get_path(self) -> str:
-        return self.path
+from .reading import LaterPath
 
 
 def test_resolve():
