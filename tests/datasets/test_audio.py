@@ -44,7 +44,7 @@ def test_as_prepared(suffix, options, block_seconds, tmp_path, monkeypatch):
     with open_recording(path) as recording:
         assert (recording.sample_rate, recording.num_channels) == (options.get("rate", 16_000), 2)
     ours = _read(path)
-    expected, _ = soundfile.read(io.BytesIO(convert_recording(path).flac), dtype="float32")
+    expected, _ = soundfile.read(io.BytesIO(convert_recording(path).content), dtype="float32")
     assert ours.dtype == np.float32 and len(ours) == pytest.approx(2.3 * 16_000, abs=1)
     np.testing.assert_array_equal(ours, expected)
 
