@@ -10,6 +10,8 @@ from typing import Any
 from .. import nn
 from ..search import (
     Alignment,
+    CtcBeamStream,
+    CtcGreedyStream,
     CtcPrefixScorer,
     Hypotheses,
     Scorer,
@@ -22,7 +24,8 @@ from ..search import (
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
-from .speech import check_layers, choose_front_end, encode
+from .speech import check_layers, choose_front_end, device_of, encode
+from .streaming import EncoderStream, SpeechStream, check_encoder_streams
 
 __all__ = ["CtcModel", "make_ctc_model"]
 
@@ -84,7 +87,10 @@ class CtcModel(nn.Module):
         :return: log probabilities of labels and blank, ``{batch, time', labels + blank}``, and the dim time'
         """
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        return nn.log_softmax(nn.cast(self.output(encoded), "float32"), axis=self.labels_dim), spatial_dim
+        return self._log_probs_of(encoded), spatial_dim
+
+    def _log_probs_of(self, encoded: nn.Tensor) -> nn.Tensor:
+        return nn.log_softmax(nn.cast(self.output(encoded), "float32"), axis=self.labels_dim)
 
     def align(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
@@ -161,11 +167,48 @@ class CtcModel(nn.Module):
             a beam below 1, or another ``recombine``
         """
         log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
-        dims = {"spatial_dim": spatial_dim, "blank": self.blank_index, "vocab_dim": self.vocab_dim}
-        if beam_size == 1 and recombine in ("sum", "max") and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
-            return ctc_greedy_search(log_probs, **dims)
-        options: dict[str, Any] = {"scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
-        return ctc_beam_search(log_probs, **dims, beam_size=beam_size, recombine=recombine, **options)
+        options = self._search_options((lm, lm_scale, bos, eos), beam_size=beam_size, recombine=recombine)
+        search = ctc_beam_search if "beam_size" in options else ctc_greedy_search
+        return search(log_probs, spatial_dim=spatial_dim, **options)
+
+    def stream(
+        self,
+        *,
+        batch_dims: Sequence[nn.Dim],
+        beam_size: int = 1,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+        bos: int | None = None,
+        eos: int | None = None,
+        recombine: str = "sum",
+    ) -> SpeechStream:
+        """
+        Recognition of utterances that come piece after piece. The arguments are those of :meth:`search`, except:
+
+        :param batch_dims: of the utterances
+        :return: what takes the pieces, and has the hypotheses at any time
+        :raises ValueError: for an encoder that needs the whole utterance; and see :meth:`search`
+        """
+        encoder = check_encoder_streams("CtcModel", self.encoder)
+        options = self._search_options((lm, lm_scale, bos, eos), beam_size=beam_size, recombine=recombine)
+        make = CtcBeamStream if "beam_size" in options else CtcGreedyStream
+        return SpeechStream(
+            EncoderStream(encoder, features=self.features, batch_dims=batch_dims),
+            search=make(self.labels_dim, batch_dims=batch_dims, device=device_of(self), **options),
+            to_frames=self._log_probs_of,
+            device=device_of(self),
+        )
+
+    def _search_options(
+        self, lm_options: tuple[Any, float, int | None, int | None], *, beam_size: int, recombine: str
+    ) -> dict[str, Any]:
+        """:return: of the beam search, or, without "beam_size", of the greedy one"""
+        options: dict[str, Any] = {"blank": self.blank_index, "vocab_dim": self.vocab_dim}
+        if beam_size == 1 and recombine in ("sum", "max") and lm_options == (None, 0.0, None, None):
+            return options
+        lm, lm_scale, bos, eos = lm_options
+        options.update(beam_size=beam_size, recombine=recombine)
+        return {**options, "scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
 
     def score_hypotheses(
         self,

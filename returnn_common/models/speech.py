@@ -11,7 +11,7 @@ from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
 
-__all__ = ["check_layers", "choose_front_end", "encode", "last_ctc_log_probs"]
+__all__ = ["check_layers", "choose_front_end", "device_of", "encode", "last_ctc_log_probs"]
 
 
 def choose_front_end(
@@ -20,7 +20,7 @@ def choose_front_end(
     """
     :param owner: whose arguments, for the message
     :param in_dim: of the log-mels in the source; None: the source is raw audio, and the model computes 80 log-mels
-        (or as many as the encoder takes)
+        (or as many as the encoder takes; where that streams, normalised causally)
     :param encoder: default: :func:`make_conformer_encoder`
     :param specaugment: policy by name, or a module; None: none
     :return: features, None if they are the source; SpecAugment, None for none; encoder
@@ -28,7 +28,8 @@ def choose_front_end(
     """
     features = None
     if in_dim is None:
-        features = LogMel(encoder.in_dim if encoder is not None else 80)
+        causal = {"causal": True, "prior_frames": 50} if isinstance(encoder, nn.StreamingEncoder) else {}
+        features = LogMel(encoder.in_dim if encoder is not None else 80, **causal)
         in_dim = features.out_dim
     if encoder is None:
         encoder = make_conformer_encoder(in_dim)
@@ -48,6 +49,11 @@ def check_layers(owner: str, encoder: nn.Encoder, layers: Sequence[int], *, last
     for layer in layers:
         if not 1 <= layer <= num_layers:
             raise ValueError(f"{owner}: aux layer {layer!r} is not one of 1..{num_layers}")
+
+
+def device_of(model: nn.Module) -> str | None:
+    """:return: where its parameters are; None where the engine has no devices"""
+    return next((param.device for param in model.parameters()), None)
 
 
 def encode(

@@ -14,6 +14,8 @@ from ..search import (
     Hypotheses,
     Scorer,
     SoftAlignment,
+    TransducerBeamStream,
+    TransducerGreedyStream,
     TransducerLmScorer,
     combine,
     ctc_align,
@@ -24,7 +26,8 @@ from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
-from .speech import encode, last_ctc_log_probs
+from .speech import device_of, encode, last_ctc_log_probs
+from .streaming import EncoderStream, SpeechStream, check_encoder_streams
 from .transducer_labels import KnownLabels
 
 __all__ = ["TransducerModel"]
@@ -280,25 +283,58 @@ class TransducerModel(nn.Module):
         :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
             or a number out of range
         """
+        lm_options = (lm, lm_scale, bos, eos)
+        options = self._search_options(lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
+        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
+        options.update(spatial_dim=spatial_dim, max_labels_per_frame=max_labels_per_frame)
+        search = transducer_beam_search if "beam_size" in options else transducer_greedy_search
+        return search(self, encoded, **options)
+
+    def stream(
+        self,
+        *,
+        batch_dims: Sequence[nn.Dim],
+        beam_size: int = 1,
+        max_labels_per_frame: int | None = None,
+        lm: Any = None,
+        lm_scale: float = 0.0,
+        internal_lm_scale: float = 0.0,
+        bos: int | None = None,
+        eos: int | None = None,
+    ) -> SpeechStream:
+        """
+        Recognition of utterances that come piece after piece. The arguments are those of :meth:`search`, except:
+
+        :param batch_dims: of the utterances
+        :return: what takes the pieces, and has the hypotheses at any time
+        :raises ValueError: for an encoder that needs the whole utterance; and see :meth:`search`
+        """
+        encoder = check_encoder_streams("TransducerModel", self.encoder)
+        lm_options = (lm, lm_scale, bos, eos)
+        options = self._search_options(lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
+        options.update(batch_dims=batch_dims, max_labels_per_frame=max_labels_per_frame, device=device_of(self))
+        make = TransducerBeamStream if "beam_size" in options else TransducerGreedyStream
+        return SpeechStream(
+            EncoderStream(encoder, features=self.features, batch_dims=batch_dims),
+            search=make(self, **options),
+            device=device_of(self),
+        )
+
+    def _search_options(
+        self, lm_options: tuple[Any, float, int | None, int | None], *, beam_size: int, internal_lm_scale: float
+    ) -> dict[str, Any]:
+        """:return: of the beam search, or, without "beam_size", of the greedy one"""
+        lm, lm_scale, bos, eos = lm_options
         if lm is None and internal_lm_scale:
             raise ValueError(f"TransducerModel: expected an lm for internal_lm_scale {internal_lm_scale}")
         if lm is not None and internal_lm_scale:
             first = bos if bos is not None else (eos or 0)
             parts = [(lm, lm_scale), (self.internal_lm(lm.vocab_dim, bos=first), -internal_lm_scale)]
             lm, lm_scale = combine(parts), 1.0
-        encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        options: dict[str, Any] = {
-            "spatial_dim": spatial_dim,
-            "blank": self.blank_index,
-            "max_labels_per_frame": max_labels_per_frame,
-            "topology": self.topology,
-            "vocab_dim": self.vocab_dim,
-        }
+        options = {"blank": self.blank_index, "topology": self.topology, "vocab_dim": self.vocab_dim}
         if beam_size == 1 and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
-            return transducer_greedy_search(self, encoded, **options)
-        return transducer_beam_search(
-            self, encoded, **options, beam_size=beam_size, scorer=lm, scorer_scale=lm_scale, bos=bos, eos=eos
-        )
+            return options
+        return {**options, "beam_size": beam_size, "scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
 
     def score_hypotheses(
         self,

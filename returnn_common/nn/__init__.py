@@ -49,6 +49,7 @@ from .dims import any_feature_dim as any_feature_dim
 from .dims import as_dim as as_dim
 from .dims import get_spatial_dim as get_spatial_dim
 from .encoder import Encoder as Encoder
+from .encoder import StreamingEncoder as StreamingEncoder
 from .fused import fuse as fuse
 from .loop import while_loop as while_loop
 from .loss import Loss as Loss

@@ -76,11 +76,12 @@ class CtcGreedyStream:
         index = nn.combine_bc(positions, "-", length)
         num = nn.copy_to_device(kept_dim.get_size_tensor(), history.device)
         is_new = nn.combine_bc(index >= 0, "logical_and", nn.compare_bc(index, "less", num))
-        # Where there are none, there is something to gather.
-        labels, (padded_dim,) = nn.pad(labels, axes=[kept_dim], padding=[(0, 1)], value=0.0)
-        labels = nn.gather(nn.cast(labels, "int32"), indices=nn.relu(index), axis=padded_dim, clip_to_valid=True)
+        # With one more in front, there is always something to gather.
         one = nn.Dim(1, name="before")
-        joined, joined_dim = nn.concat((nn.expand_dim(before, one), one), (plain(best), spatial_dim))
+        first = nn.expand_dim(before, one)
+        joined, joined_dim = nn.concat((first, one), (nn.cast(labels, "int32"), kept_dim))
+        labels = nn.gather(joined, indices=nn.relu(index) + 1, axis=joined_dim, clip_to_valid=True)
+        joined, joined_dim = nn.concat((first, one), (plain(best), spatial_dim))
         lengths = nn.copy_to_device(spatial_dim.get_size_tensor(), history.device)
         return {
             "before": nn.gather(joined, indices=lengths, axis=joined_dim),
