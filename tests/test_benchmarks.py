@@ -67,3 +67,9 @@ def test_conformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     inference, training = (json.loads(line) for line in figures.read_text().splitlines())
     assert inference["medians"].keys() == training["medians"].keys() == {"ours", "returnn"}
     assert all(value > 0.0 for value in training["medians"].values()) and inference["ratio"] is None
+
+
+def test_log_mel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None):
+    monkeypatch.setattr(sys, "argv", ["log_mel.py", "--seconds", "0.2", "--batch", "2", "--rounds", "1"])
+    runpy.run_path(str(BENCHMARKS / "log_mel.py"), run_name="__main__")
+    assert "Log-mel, 2 x 0.2 s\n  ours" in capsys.readouterr().out

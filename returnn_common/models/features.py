@@ -17,6 +17,9 @@ import numpy as np
 
 from .. import nn
 from ..nn.causal_normalization import CausalNormalization
+from ..nn.fused.normalization import normalize_over_time
+from ..nn.fused.raw import is_on_torch
+from ..nn.spectrum import pad_zeros, power_spectrum
 from ..nn.stream_buffer import StreamBuffer
 
 __all__ = ["LogMel", "normalize_features", "mel_filters", "SAMPLING_RATE"]
@@ -77,9 +80,7 @@ class LogMel(nn.Module):
         :raises ValueError: if the source isn't raw audio
         """
         source = _squeeze_channel(source, in_spatial_dim=in_spatial_dim)
-        if in_spatial_dim.need_masking():
-            source = source.copy_masked(0.0)
-        source, (padded_dim,) = nn.pad(source, axes=[in_spatial_dim], padding=[(0, _WINDOW - 1)], value=0.0)
+        source, padded_dim = pad_zeros(source, axis=in_spatial_dim, num=_WINDOW - 1)
         features, frames_dim = self._log_mel(source, padded_dim)
         if self.causal is not None:
             features, _ = self.causal(features, spatial_dim=frames_dim)
@@ -141,10 +142,9 @@ class LogMel(nn.Module):
 
     def _log_mel(self, source: nn.Tensor, time_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """:return: of each window in the samples ``{batch, frames, mel}``, and the frames' dim"""
-        spectrum, frames_dim, frequency_dim = nn.stft(
+        power, frames_dim, frequency_dim = power_spectrum(
             source, in_spatial_dim=time_dim, frame_step=_STEP, frame_length=_WINDOW, fft_length=_FFT
         )
-        power = _power(spectrum)
         mel = nn.cond(
             bool(self.frequency_warp) and nn.get_run_ctx().is_train_flag_enabled(func=LogMel.__call__),
             lambda: nn.matmul(power, self._warped_filters(source, time_dim, frequency_dim), reduce=frequency_dim),
@@ -195,6 +195,10 @@ def normalize_features(
     :param epsilon: added to the variance, so that a constant (or a single frame) gives 0
     :return: like ``source``
     """
+    if is_on_torch(source):
+        return normalize_over_time(
+            source, spatial_dim=spatial_dim, feature_dim=feature_dim, prior_frames=prior_frames, epsilon=epsilon
+        )
     mean = nn.reduce_mean(source, axis=spatial_dim)
     if prior_frames:
         num_frames = nn.cast(spatial_dim.get_size_tensor(device=source.device), source.dtype)
@@ -244,17 +248,6 @@ def _warp(frequency: nn.Tensor, factor: nn.Tensor) -> nn.Tensor:
     return nn.where(frequency <= start, low, high)
 
 
-def _power(spectrum: nn.Tensor) -> nn.Tensor:
-    """squared absolute values"""
-    try:
-        parts, part_dim = nn.complex_as_real(spectrum)
-    except NotImplementedError:  # on all engines but PyTorch, where it saves the square root: a third of the time
-        magnitude = nn.abs(spectrum)
-        return magnitude * magnitude
-    real, imaginary = (nn.gather(parts, indices=i, axis=part_dim) for i in (0, 1))
-    return real * real + imaginary * imaginary
-
-
 def _constant(values: np.ndarray, dims: list[nn.Dim], like: nn.Tensor) -> nn.Tensor:
     return nn.convert_to_tensor(values, dims=dims, dtype=like.dtype, device=like.device)
 
@@ -272,7 +265,9 @@ def _squeeze_channel(source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> nn.Tensor:
         raise ValueError(f"LogMel: expected raw audio with the dim {in_spatial_dim}, got {source}")
     if source.feature_dim is not None and source.feature_dim.dimension != 1:
         raise ValueError(f"LogMel: expected raw audio with one channel, got {source} with {source.feature_dim}")
+    lengths = in_spatial_dim.dyn_size_ext
+    batch_dims = lengths.dims if lengths is not None else ()
     for dim in source.dims:
-        if dim.dimension == 1 and dim != in_spatial_dim and not dim.is_batch_dim():
+        if dim.dimension == 1 and dim != in_spatial_dim and not dim.is_batch_dim() and dim not in batch_dims:
             source = nn.squeeze(source, axis=dim)
     return source

@@ -220,3 +220,13 @@ def test_frequency_warp(engine: str):
 def test_bad_warp():
     with pytest.raises(ValueError, match="LogMel: expected 0 <= frequency_warp < 0.5, got 0.7"):
         LogMel(frequency_warp=0.7)
+
+
+def test_batch_of_one_with_a_dim_of_its_own():
+    """which is no channel, though of size 1"""
+    nn.select_backend_torch()
+    batch_dim = nn.Dim(1, name="utterances")
+    time_dim = nn.Dim(nn.convert_to_tensor(np.array([500], "int32"), dims=[batch_dim]), name="time")
+    source = nn.random_normal([batch_dim, time_dim])
+    features, frames_dim = LogMel(12)(source, in_spatial_dim=time_dim)
+    assert set(features.dims) >= {batch_dim, frames_dim} and frames_dim.dyn_size.tolist() == [4]
