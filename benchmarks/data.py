@@ -6,12 +6,12 @@ DataLoader with soundfile.
     python benchmarks/data.py --workers 0 --rounds 9
 
 Utterances of 10 s as FLAC, 16 kHz: cut from the recordings in `--corpus`, such as a folder of LibriSpeech; without it
-they are noise, whose files are larger. Ours are in a prepared split and come as the engine gets them: read, decoded, put
-into batches of 16 with lengths, names and labels, in an order by length. The peer's are single files: `soundfile.read`
-in a `Dataset`, and batches of 16 by `pad_sequence`; it has no labels.
+they are noise, whose files are larger. Ours are in a prepared split and come as the engine gets them: read, decoded,
+put into batches of 16 with lengths, names and labels, in an order by length. The peer's are single files:
+`soundfile.read` in a `Dataset`, and batches of 16 by `pad_sequence`; it has no labels.
 
-In each round both load all utterances, in turn; both have been run once before. Utterances a second are by the clock, and
-so depend on what else runs; the CPU time is that of all processes (the main one and the workers).
+In each round both load all utterances, in turn; both have been run once before. Utterances a second are by the clock,
+and so depend on what else runs; the CPU time is that of all processes (the main one and the workers).
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def plain_value(value: Any) -> Any:
     """:return: NumPy's scalars as Python's, and what is delayed as what it is now"""
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64 | np.void):
         return value.item()
-    return plain_value(value.get()) if is_delayed(value) else value
+    return plain_value(value.get()) if is_delayed(value) else value  # type: ignore[union-attr]
 
 
 def _delayed_code(value: Any) -> str:
