@@ -5,10 +5,12 @@ Datasets and vocabularies for RETURNN configs.
 from __future__ import annotations
 
 from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
+from .audio_folder import AudioFolder, FolderTables
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
 from .librispeech import Librispeech
 from .synthetic import SequenceTask
 from .text import TextCorpus
+from .timit import Timit
 from .vocab import (
     VOCAB_NAMES,
     BpeVocab,
@@ -28,18 +30,21 @@ from .vocab import (
 __all__ = [
     "VOCAB_NAMES",
     "AudioCorpus",
+    "AudioFolder",
     "BpeVocab",
     "ByteVocab",
     "CharacterVocab",
     "DatasetConfig",
     "DatasetConfigStatic",
     "EvalOptions",
+    "FolderTables",
     "Librispeech",
     "PhonemeVocab",
     "ReturnnVocab",
     "SentencePieceVocab",
     "SequenceTask",
     "TextCorpus",
+    "Timit",
     "TrainOptions",
     "VocabConfig",
     "WordVocab",

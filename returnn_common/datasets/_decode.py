@@ -15,7 +15,7 @@ try:  # a third less time than libsndfile, for the same samples
 except ImportError:
     _miniaudio = None
 
-__all__ = ["decode_audio"]
+__all__ = ["decode_audio", "is_plain_flac"]
 
 _FULL_SCALE = np.float32(2**15)
 
@@ -34,6 +34,11 @@ def decode_audio(content: bytes, *, what: str) -> np.ndarray:
     if not len(samples) or (stated and len(samples) != stated):
         raise BrokenAudioError(f"{what}: cut off or damaged: {len(samples)} samples, of {stated or 'some'}")
     return samples
+
+
+def is_plain_flac(content: bytes) -> bool:
+    """:return: whether it is a FLAC file of 16 kHz, mono, 16 bits that states its length"""
+    return bool(_flac_samples(content))
 
 
 def _flac_samples(content: bytes) -> int:

@@ -59,4 +59,16 @@ def _open_prepared(*, folder: Any, split: str) -> Source:
     return PreparedSplit(os.path.join(resolve_path(folder), f"{split}.zip"))
 
 
-_KINDS = {"prepared": _open_prepared}
+def _open_table(**options: Any) -> Source:
+    from ._table_source import open_table
+
+    return open_table(**options)
+
+
+def _open_timit(**options: Any) -> Source:
+    from ._timit import open_timit
+
+    return open_timit(**options)
+
+
+_KINDS = {"prepared": _open_prepared, "table": _open_table, "timit": _open_timit}

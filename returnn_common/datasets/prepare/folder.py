@@ -19,7 +19,7 @@ from .scan import SplitSource, Utterance
 if TYPE_CHECKING:
     from ..transcripts_table import TableColumns
 
-__all__ = ["prepare_folder"]
+__all__ = ["find_tables", "prepare_folder"]
 
 _TABLES = (".tsv", ".csv", ".jsonl")
 
@@ -56,7 +56,7 @@ def prepare_folder(
     """
     check_options(audio_format=audio_format, num_workers=num_workers)
     dest = Path(dest)
-    tables = _find_tables(Path(src), splits)
+    tables = find_tables(Path(src), splits)
     found = [_read_split(name, table, audio_folder, columns) for name, table in tables.items()]
     if dest.exists() and not dest.is_dir():
         raise NotADirectoryError(f"destination: expected a folder, but {dest} is a file")
@@ -70,8 +70,14 @@ def prepare_folder(
     return job.report(str(src))
 
 
-def _find_tables(src: Path, splits: Collection[str] | None) -> dict[str, Path]:
-    """:return: by split, sorted"""
+def find_tables(src: Path, splits: Collection[str] | None) -> dict[str, Path]:
+    """
+    :param src: a table, or a folder of tables, see :func:`prepare_folder`
+    :param splits: only these; None: all that there are
+    :return: by split, sorted
+    :raises FileNotFoundError: ``src`` is not there, or has no tables
+    :raises ValueError: there is no table for one of the splits, or two
+    """
     if not src.exists():
         raise FileNotFoundError(f"tables of transcripts: no such file or folder: {src}")
     by_name: dict[str, list[Path]] = defaultdict(list)
