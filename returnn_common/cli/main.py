@@ -22,6 +22,7 @@ _COMMANDS = {
     "demo": "train and evaluate a small recogniser of spoken digits",
     "run": "train a recipe on a corpus and evaluate it",
     "recog": "recognise with a run's model, in other ways than the run did",
+    "align": "in which frames the labels of utterances are",
     "transcribe": "recordings to text, subtitles, ...",
     "recipes": "list, show and copy recipes",
     "prepare": "make a corpus ready for training",

@@ -129,7 +129,7 @@ class AudioCorpus(DatasetConfig):
         }
         self.train_epoch_split = check_int(f"{name}: train_epoch_split", train_epoch_split, at_least=1)
         self.training = training
-        self.evaluation = evaluation
+        self.eval_options = evaluation
         self._extern_data: dict[str, dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,8 +204,8 @@ class AudioCorpus(DatasetConfig):
         """
         datasets = {split: self._get_dev_dataset(split) for split in self.dev_splits}
         datasets.update({split: self.get_forward_dataset(split) for split in self.test_splits if split not in datasets})
-        if self.evaluation.devtrain_subset:
-            datasets[DEVTRAIN] = self._get_dataset(self.train_splits, subset=self.evaluation.devtrain_subset)
+        if self.eval_options.devtrain_subset:
+            datasets[DEVTRAIN] = self._get_dataset(self.train_splits, subset=self.eval_options.devtrain_subset)
         return datasets
 
     def get_forward_dataset(self, split: str) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class AudioCorpus(DatasetConfig):
             )
 
     def _get_dev_dataset(self, split: str) -> dict[str, Any]:
-        return self._get_dataset([split], subset=self.evaluation.dev_subset)
+        return self._get_dataset([split], subset=self.eval_options.dev_subset)
 
     def _get_dataset(
         self, splits: Sequence[str], *, seq_ordering: str = "sorted", subset: int | None = None

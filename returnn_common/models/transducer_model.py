@@ -19,6 +19,7 @@ from ..search import (
     TransducerLmScorer,
     combine,
     ctc_align,
+    ctc_soft_align,
     transducer_beam_search,
     transducer_greedy_search,
 )
@@ -193,13 +194,24 @@ class TransducerModel(nn.Module):
         return self._know(labels, labels_spatial_dim, encoded=encoded, spatial_dim=spatial_dim).align(), spatial_dim
 
     def soft_align(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
+        self,
+        source: nn.Tensor,
+        *,
+        in_spatial_dim: nn.Dim,
+        labels: nn.Tensor,
+        labels_spatial_dim: nn.Dim,
+        use_ctc: bool = False,
     ) -> tuple[SoftAlignment, nn.Dim]:
         """
-        :param source: see :func:`encode`
-        :param labels: see :func:`align`
-        :return: how probable each is in each frame, see :func:`transducer_soft_align`; and the frames' dim
+        :param source: see :func:`align`, also for the others
+        :return: how probable each is in each frame, see :func:`transducer_soft_align` or :func:`ctc_soft_align`; and
+            the frames' dim
+        :raises ValueError: see there
         """
+        if use_ctc:
+            log_probs, spatial_dim = self.ctc_log_probs(source, in_spatial_dim=in_spatial_dim)
+            dims = {"spatial_dim": spatial_dim, "labels_spatial_dim": labels_spatial_dim}
+            return ctc_soft_align(log_probs, labels=labels, blank=self.blank_index, **dims), spatial_dim
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
         known = self._know(labels, labels_spatial_dim, encoded=encoded, spatial_dim=spatial_dim)
         return known.soft_align(), spatial_dim

@@ -4,6 +4,7 @@ From a model to n-best lists and a word error rate.
 
 from __future__ import annotations
 
+from .align_step import AlignCallback, align_callback, align_step
 from .nbest import read_nbest, write_nbest
 from .recog_step import RecogCallback, recog_callback, recog_step
 from .scoring import score_wer
@@ -15,6 +16,9 @@ __all__ = [
     "recog_step",
     "recog_callback",
     "RecogCallback",
+    "align_step",
+    "align_callback",
+    "AlignCallback",
     "read_nbest",
     "write_nbest",
     "score_wer",

@@ -18,14 +18,23 @@ import numpy as np
 if TYPE_CHECKING:
     from .report import Points, ReportExample
 
-__all__ = ["NUM_COLORS", "draw_curves", "draw_example", "to_printable"]
+__all__ = [
+    "NUM_COLORS",
+    "SERIES",
+    "TEXT",
+    "draw_curves",
+    "draw_example",
+    "draw_spectrogram",
+    "to_printable",
+    "to_svg",
+]
 
 NUM_COLORS = 8
 
-_TEXT, _MUTED, _GRID = "#010203", "#010204", "#010205"
-_SERIES = [f"#0302{index:02x}" for index in range(NUM_COLORS)]
-_VARIABLES = {_TEXT: "--text", _MUTED: "--muted", _GRID: "--line"}
-_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(_SERIES)}
+TEXT, _MUTED, _GRID = "#010203", "#010204", "#010205"
+SERIES = [f"#0302{index:02x}" for index in range(NUM_COLORS)]
+_VARIABLES = {TEXT: "--text", _MUTED: "--muted", _GRID: "--line"}
+_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(SERIES)}
 
 _MAX_LABELS = 12  # lines of posteriors that can be told apart, unless more are the most probable somewhere
 
@@ -45,7 +54,7 @@ def draw_curves(curves: Mapping[str, Points], *, y_label: str, height: float = 3
             epochs = [epoch for epoch, _ in points]
             values = [value if np.isfinite(value) else np.nan for _, value in points]
             marker = "o" if len(points) <= 40 else ""
-            axes.plot(epochs, values, color=_SERIES[index % NUM_COLORS], linewidth=1.8, marker=marker, markersize=3)
+            axes.plot(epochs, values, color=SERIES[index % NUM_COLORS], linewidth=1.8, marker=marker, markersize=3)
         if finite and min(finite) > 0 and max(finite) > 30 * min(finite):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
@@ -55,7 +64,7 @@ def draw_curves(curves: Mapping[str, Points], *, y_label: str, height: float = 3
         axes.set_xlabel("epoch")
         axes.set_ylabel(y_label)
 
-    return _to_svg(draw, height=height, salt=y_label)
+    return to_svg(draw, height=height, salt=y_label)
 
 
 def draw_example(example: ReportExample) -> str:
@@ -69,13 +78,7 @@ def draw_example(example: ReportExample) -> str:
 
     def draw(figure: Any) -> None:
         upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
-        if spectrogram.size:
-            extent = (0, len(spectrogram) * example.frame_shift, -0.5, spectrogram.shape[1] - 0.5)
-            image = np.ma.masked_invalid(spectrogram.T)
-            low, high = np.percentile(image.compressed(), [1, 99.5]) if image.count() else (0, 1)
-            upper.imshow(image, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high)
-        upper.set_ylabel("mel filter")
-        upper.grid(False)
+        draw_spectrogram(upper, spectrogram, shift=example.frame_shift)
         _draw_posteriors(lower, posteriors, example)
         lower.set_ylabel("probability")
         lower.set_xlabel("seconds")
@@ -83,7 +86,22 @@ def draw_example(example: ReportExample) -> str:
         lower.set_ylim(0, 1.25)
         lower.set_yticks([0, 0.5, 1])
 
-    return _to_svg(draw, height=5.4, salt="example")
+    return to_svg(draw, height=5.4, salt="example")
+
+
+def draw_spectrogram(axes: Any, spectrogram: np.ndarray, *, shift: float) -> None:
+    """
+    :param axes: of a figure
+    :param spectrogram: {time, mel}
+    :param shift: seconds from one frame to the next
+    """
+    if spectrogram.size:
+        extent = (0, len(spectrogram) * shift, -0.5, spectrogram.shape[1] - 0.5)
+        image = np.ma.masked_invalid(spectrogram.T)
+        low, high = np.percentile(image.compressed(), [1, 99.5]) if image.count() else (0, 1)
+        axes.imshow(image, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high)
+    axes.set_ylabel("mel filter")
+    axes.grid(False)
 
 
 def to_printable(text: str) -> str:
@@ -105,7 +123,7 @@ def _draw_posteriors(axes: Any, posteriors: np.ndarray, example: ReportExample) 
     peaks = filled.max(axis=0)
     probable = [int(label) for label in np.argsort(-peaks, kind="stable") if label != blank and peaks[label] >= 0.05]
     for index, label in enumerate(sorted({label for _, label in spikes} | set(probable[:_MAX_LABELS]))):
-        color = _SERIES[index % NUM_COLORS]
+        color = SERIES[index % NUM_COLORS]
         axes.plot(times, posteriors[:, label], color=color, linewidth=1.6)
         axes.fill_between(times, 0, posteriors[:, label], color=color, alpha=0.15, linewidth=0)
     names = [to_printable(str(example.labels[label])) for _, label in spikes]
@@ -117,7 +135,7 @@ def _draw_posteriors(axes: Any, posteriors: np.ndarray, example: ReportExample) 
         "clip_on": True,
     }
     for (frame, label), name in zip(spikes, names, strict=True):
-        axes.text(times[frame], filled[frame, label] + 0.04, name, ha="center", va="bottom", color=_TEXT, **style)
+        axes.text(times[frame], filled[frame, label] + 0.04, name, ha="center", va="bottom", color=TEXT, **style)
 
 
 def _find_spikes(posteriors: np.ndarray, blank: int) -> list[tuple[int, int]]:
@@ -132,7 +150,12 @@ def _find_spikes(posteriors: np.ndarray, blank: int) -> list[tuple[int, int]]:
     return spikes
 
 
-def _to_svg(draw: Callable[[Any], None], *, height: float, salt: str) -> str:
+def to_svg(draw: Callable[[Any], None], *, height: float, salt: str) -> str:
+    """
+    :param draw: gets a figure of matplotlib
+    :param height: inches, for a width of 10
+    :param salt: another one for each figure of a page
+    """
     try:
         import matplotlib
         from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ._report_alignments import ReportAlignment, draw_alignment
 from ._report_figures import NUM_COLORS, draw_curves, draw_example, to_printable
 from ._report_style import STYLE
 from .scoring import UtteranceScore, WerResult
@@ -24,10 +25,11 @@ def render_page(data: ReportData) -> str:
     """
     sections = [
         _tiles(data),
-        _learning(data),
+        _learning(data) if data.learning_curves or not data.alignments else "",
         *(_section(title, _table(head, rows)) for title, (head, *rows) in data.tables.items()),
         _wer_table(data),
         _example(data.example) if data.example is not None else "",
+        _alignments(data.alignments) if data.alignments else "",
         *(_worst(split, result, data.num_worst) for split, result in data.wer.items()),
         _settings(data),
     ]
@@ -84,7 +86,7 @@ def _learning(data: ReportData) -> str:
 
 
 def _wer_table(data: ReportData) -> str:
-    if not data.wer and data.tables:
+    if not data.wer and (data.tables or data.alignments):
         return ""
     if not data.wer:
         return _section("Word error rate", '<p class="note">Nothing was recognised.</p>')
@@ -141,6 +143,15 @@ def _example(example: ReportExample) -> str:
         "The dotted line is blank; the names stand where a label is the most probable."
     )
     return _section("One utterance", texts + _figure(draw_example(example), "", caption))
+
+
+def _alignments(alignments: Sequence[ReportAlignment]) -> str:
+    figures = []
+    for alignment in alignments:
+        kind = "the best alignment" if alignment.soft is None else "how probable each label is in each frame"
+        frames = f"{alignment.num_frames} frames of {_number(1000 * alignment.frame_shift)} ms"
+        figures.append(_figure(draw_alignment(alignment), "", f"{alignment.seq_tag}: {kind}, {frames}"))
+    return _section("Alignments", "\n".join(figures))
 
 
 def _settings(data: ReportData) -> str:

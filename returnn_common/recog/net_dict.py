@@ -40,9 +40,20 @@ def forward_net_dict(argv: Sequence[str]) -> None:
     import returnn.__main__ as rnn
 
     rnn.init(command_line_options=[*argv, "++task", "forward", "++backend", "tensorflow-net-dict"])
+    _make_targets_available(rnn.config)
     rnn.engine = _make_engine(rnn.config)
     rnn.execute_main_task()
     rnn.finalize()
+
+
+def _make_targets_available(config: Any):
+    """Else, RETURNN has only the default input outside of training. What nothing uses need not be in the dataset."""
+    extern_data = config.typed_value("extern_data")
+    if isinstance(extern_data, dict):
+        config.typed_dict["extern_data"] = {
+            key: {"available_for_inference": True, **opts} if isinstance(opts, dict) else opts
+            for key, opts in extern_data.items()
+        }
 
 
 def _make_engine(config: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from returnn.config import get_global_config
+from returnn.config import Config, get_global_config
 from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 
@@ -21,7 +21,7 @@ from .search_options import read_search_options
 _MAX_EXAMPLE_FRAMES = 300
 _PART = "part_"  # at the start of the names of such outputs
 
-__all__ = ["recog_step", "recog_callback", "RecogCallback"]
+__all__ = ["RecogCallback", "config_vocab", "recog_callback", "recog_step"]
 
 
 def recog_step(*, model: Any, extern_data: nn.TensorDict, **_other: Any) -> None:
@@ -75,15 +75,20 @@ def recog_callback() -> RecogCallback:
     vocabulary, ``extern_data[target]["vocab"]``. Without a vocabulary, the text is the labels' indices.
     """
     config = get_global_config()
-    target = config.typed_value("extern_data", {}).get(config.value("target", "classes"), {})
-    vocab = target.get("vocab")
     return RecogCallback(
         config.value("recog_output_file", "nbest.py.gz"),
-        vocab=Vocabulary.create_vocab(**vocab) if isinstance(vocab, dict) else vocab,
+        vocab=config_vocab(config),
         num_best=config.int("recog_nbest", 0),
         posteriors_path=config.value("recog_posteriors_file", None),
         components_path=config.value("recog_components_file", None),
     )
+
+
+def config_vocab(config: Config) -> Vocabulary | None:
+    """:return: the vocabulary of the target, if it has one"""
+    target = config.typed_value("extern_data", {}).get(config.value("target", "classes"), {})
+    vocab = target.get("vocab")
+    return Vocabulary.create_vocab(**vocab) if isinstance(vocab, dict) else vocab
 
 
 class RecogCallback(ForwardCallbackIface):

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ._report_alignments import ReportAlignment, check_alignment
 from ._report_style import STYLE as REPORT_STYLE
 from .scoring import WerResult
 
-__all__ = ["REPORT_STYLE", "ReportData", "ReportExample", "write_report"]
+__all__ = ["REPORT_STYLE", "ReportAlignment", "ReportData", "ReportExample", "write_report"]
 
 Points = Sequence[tuple[float, float]]
 
@@ -62,6 +63,8 @@ class ReportData:
         empty ``wer`` is left out.
     :param num_worst: so many utterances with the most errors are shown for each split, with their alignments
     :param example: an utterance to draw
+    :param alignments: utterances of which the labels' places are drawn. With some, an empty ``wer`` and empty
+        ``learning_curves`` are left out.
     :param num_parameters: of the model
     :param train_seconds: duration of the training
     :param recog_seconds: duration of the recognition
@@ -76,6 +79,7 @@ class ReportData:
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     num_worst: int = 8
     example: ReportExample | None = None
+    alignments: Sequence[ReportAlignment] = ()
     num_parameters: int | None = None
     train_seconds: float | None = None
     recog_seconds: float | None = None
@@ -95,6 +99,8 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> None:
 
     if data.example is not None:
         _check_example(data.example)
+    for alignment in data.alignments:
+        check_alignment(alignment)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -11,7 +11,7 @@ from typing import Any
 
 from returnn.config import Config
 
-__all__ = ["check_search_options", "list_search_options", "read_search_options"]
+__all__ = ["check_search_options", "list_search_options", "read_dict", "read_search_options"]
 
 _OF_THE_STEP = ("source", "in_spatial_dim", "beam_size", "lm")  # what recog_step itself gives to the search
 
@@ -26,7 +26,7 @@ def read_search_options(config: Config, model: Any) -> dict[str, Any]:
     :return: keyword arguments for it
     :raises ValueError: for options that it does not take, or ``lm_scale`` without a language model
     """
-    options = _read_dict(config, "search_options")
+    options = read_dict(config, "search_options")
     check_search_options(model, options)
     lm = getattr(model, "recog_lm", None)
     if not options.get("lm_scale"):
@@ -69,7 +69,13 @@ def check_search_options(model: Any, options: Mapping[str, Any]):
             )
 
 
-def _read_dict(config: Config, name: str) -> dict[str, Any]:
+def read_dict(config: Config, name: str) -> dict[str, Any]:
+    """
+    :param config:
+    :param name: of an option that is a dict with names as keys, or its text
+    :return: empty if there is none
+    :raises ValueError: if it is something else
+    """
     value = config.typed_value(name) if name in config.typed_dict else config.value(name, None)
     if value in (None, ""):
         return {}

@@ -17,6 +17,7 @@ COMMANDS = [
     "demo",
     "run",
     "recog",
+    "align",
     "transcribe",
     "recipes",
     "prepare",

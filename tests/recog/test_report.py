@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from returnn_common.recog import _report_figures
-from returnn_common.recog.report import ReportData, ReportExample, write_report
+from returnn_common.recog.report import ReportAlignment, ReportData, ReportExample, write_report
 from returnn_common.recog.scoring import score_wer
 
 _VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -299,3 +299,41 @@ def test_refuses(tmp_path: Path, changes: dict[str, Any], match: str):
     with pytest.raises(ValueError, match=match):
         write_report(tmp_path / "r.html", ReportData(title="", example=_example(**changes)))
     assert not list(tmp_path.iterdir())
+
+
+def _alignment(**options: Any) -> ReportAlignment:
+    known = {"seq_tag": "a/1", "labels": ["A", "B$<"], "num_frames": 4, "frame_shift": 0.04}
+    return ReportAlignment(**{**known, **options})
+
+
+def test_alignments(tmp_path: Path):
+    """the best one and a soft one, with and without a spectrogram; no labels and no frames at all"""
+    alignments = [
+        _alignment(starts=[0, 2], ends=[1, 4], spectrogram=np.zeros([16, 8])),
+        _alignment(seq_tag="b", soft=np.full([4, 2], 0.5)),
+        _alignment(seq_tag="c", labels=[], starts=[], ends=[]),
+        _alignment(seq_tag="d", labels=[], num_frames=0, soft=np.zeros([0, 0])),
+        _alignment(seq_tag="e", labels=["long"] * 30, num_frames=30, starts=list(range(30)), ends=list(range(1, 31))),
+    ]
+    write_report(tmp_path / "r.html", ReportData("t", alignments=alignments))
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("<svg") == 5 and "Word error rate" not in page and "Learning curves" not in page
+    assert "a/1: the best alignment, 4 frames of 40 ms" in page and "B$&lt;" in page
+    assert "b: how probable each label is in each frame" in page
+    assert page.count("mel filter") == 1
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({}, "expected either starts and ends, or soft"),
+        ({"starts": [0, 1]}, "expected either starts and ends, or soft"),
+        ({"starts": [0], "ends": [1]}, "expected starts and ends of 2 labels, got 1 and 1"),
+        ({"soft": np.zeros([2, 4])}, r"soft {time, label} for 4 frames and 2 labels, got the shape \(2, 4\)"),
+        ({"soft": np.zeros([4, 2]), "frame_shift": 0.0}, "of more than 0 seconds, got 0.0 and 0.01"),
+        ({"soft": np.zeros([4, 2]), "spectrogram_shift": -1.0}, "of more than 0 seconds, got 0.04 and -1.0"),
+    ],
+)
+def test_alignments_that_do_not_fit(options: dict[str, Any], message: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=f"alignment of 'a/1' in the report: .*{message}"):
+        write_report(tmp_path / "r.html", ReportData("t", alignments=[_alignment(**options)]))

@@ -20,7 +20,15 @@ from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
 from ..run.recipe import Recipe
 from .lm import RecogLm, find_lm
 
-__all__ = ["Asked", "Request", "check_recipe_search", "check_request", "choose_splits", "make_model_of"]
+__all__ = [
+    "Asked",
+    "Request",
+    "check_recipe_search",
+    "check_request",
+    "checkpoint_name",
+    "choose_splits",
+    "make_model_of",
+]
 
 
 @dataclass(frozen=True)
@@ -249,10 +257,15 @@ def _check_name(name: str) -> str:
     return name
 
 
+def checkpoint_name(request: Request) -> str:
+    """:return: such as average, epoch012"""
+    first, *rest = request.checkpoint.name.split(".")
+    return re.sub(r"[^\w.,=+-]+", "_", first + ("" if first == "average" else "".join(rest[:1])))
+
+
 def _make_name(request: Request) -> str:
     """:return: such as average-beam12-lm_scale0.4"""
-    checkpoint = request.checkpoint.name.split(".")
-    parts = [checkpoint[0] + ("" if checkpoint[0] == "average" else "".join(checkpoint[1:2])), f"beam{request.beam}"]
+    parts = [checkpoint_name(request), f"beam{request.beam}"]
     parts += [f"nbest{request.nbest}"] if request.nbest else []
     parts += [f"{name}{value}" for name, value in sorted(request.search_options.items())]
     parts += [request.lm.path.stem] if request.lm is not None else []

@@ -19,7 +19,14 @@ from ..run.progress import ForwardProgress
 from .folder import RecogFolder
 from .request import Request, make_model_of
 
-__all__ = ["Recognition", "config_code", "recognise", "remove_checkpoint"]
+__all__ = [
+    "Recognition",
+    "config_code",
+    "find_loadable_checkpoint",
+    "recognise",
+    "remove_checkpoint",
+    "run_returnn",
+]
 
 
 @dataclass
@@ -63,12 +70,12 @@ def recognise(recognition: Recognition, *, split: str, with_components: bool):
     if split in done and all(path.is_file() for path in outputs):
         return
     start = time.monotonic()
-    checkpoint = _find_checkpoint(recognition)
+    checkpoint = find_loadable_checkpoint(recognition)
     arguments = ["++recog_output_file", str(outputs[0]), "++recog_nbest", str(recognition.request.nbest)]
     if with_components:
         arguments += ["++recog_components_file", str(outputs[1])]
     with ForwardProgress(recognition.console, f"recognising {split}") as progress:
-        _run_returnn(
+        run_returnn(
             recognition,
             *("++task", "forward"),
             *("++load", str(checkpoint)),
@@ -85,7 +92,16 @@ def recognise(recognition: Recognition, *, split: str, with_components: bool):
     folder.update(done={**done, split: round(time.monotonic() - start, 1)})
 
 
-def _run_returnn(recognition: Recognition, *arguments: str, log: Path, **callbacks: Any):
+def run_returnn(recognition: Recognition, *arguments: str, log: Path, **callbacks: Any):
+    """
+    Runs RETURNN on the folder's config.
+
+    :param recognition:
+    :param arguments: ``++key``, value, ...
+    :param log: to write
+    :param callbacks: of the runner
+    :raises CommandError: if it fails
+    """
     request, folder = recognition.request, recognition.folder
     module = "returnn_common.recog.net_dict" if request.backend == "tensorflow-net-dict" else "returnn"
     options = {**request.run.settings, "backend": request.backend}
@@ -108,8 +124,12 @@ def _run_returnn(recognition: Recognition, *arguments: str, log: Path, **callbac
         raise failure(status, [log], [start])
 
 
-def _find_checkpoint(recognition: Recognition) -> Path:
-    """:return: what RETURNN loads: the run's own, or one for this engine and with the language model"""
+def find_loadable_checkpoint(recognition: Recognition) -> Path:
+    """
+    :param recognition:
+    :return: what RETURNN loads: the run's own, or one for this engine and with the language model
+    :raises CommandError: if it cannot be made
+    """
     from ...training.checkpoints import find_checkpoint
     from ...training.merge import merge_checkpoints
 

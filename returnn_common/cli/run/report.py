@@ -19,7 +19,7 @@ from .progress import epoch_losses
 from .recipe import RUN_OPTIONS
 from .stages import Run
 
-__all__ = ["learning_curves", "learning_rates", "write_report_page"]
+__all__ = ["learning_curves", "learning_rates", "read_audio", "write_report_page"]
 
 _FRAME_SHIFT = 0.010  # seconds, of returnn_common.datasets.features
 
@@ -88,7 +88,7 @@ def _example(run: Run, wer: dict[str, WerResult]) -> Any:
     split = run.recipe.eval_splits[0]
     with np.load(run.folder.posteriors) as arrays:
         tag, log_probs, labels = str(arrays["tag"]), arrays["log_probs"], [str(label) for label in arrays["labels"]]
-    audio = _read_audio(Path(run.recipe.dataset.path) / f"{split}.zip", tag)
+    audio = read_audio(Path(run.recipe.dataset.path) / f"{split}.zip", tag)
     utterance = next((utterance for utterance in wer[split].utterances if utterance.seq_tag == tag), None)
     if audio is None or utterance is None or not len(log_probs):
         return None
@@ -105,10 +105,16 @@ def _example(run: Run, wer: dict[str, WerResult]) -> Any:
     )
 
 
-def _read_audio(path: Path, tag: str) -> tuple[np.ndarray, int] | None:
-    """:return: samples and sample rate; None if the utterance is not where ``returnn-common prepare`` puts it"""
+def read_audio(path: Path, tag: str) -> tuple[np.ndarray, int] | None:
+    """
+    :param path: of a split's zip file
+    :param tag: of the utterance
+    :return: samples and sample rate; None if the utterance is not where ``returnn-common prepare`` puts it
+    """
     import soundfile
 
+    if not path.is_file():
+        return None
     with zipfile.ZipFile(path) as file:
         for suffix in ("flac", "ogg"):
             try:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from ...recog.times import WordTime
 from .pipeline import Result
 
-__all__ = ["FORMATS", "WITH_TIMES", "ctm_lines", "dump_json", "json_entry", "srt_text", "text_line"]
+__all__ = ["FORMATS", "WITH_TIMES", "dump_json", "json_entry", "srt_text", "text_line"]
 
 FORMATS = {"text": ".txt", "json": ".json", "ctm": ".ctm", "srt": ".srt"}  # with the suffix of their files
 WITH_TIMES = ("json", "ctm", "srt")
@@ -64,22 +63,6 @@ def json_entry(result: Result) -> dict[str, Any]:
 def dump_json(entry: dict[str, Any]) -> str:
     """:return: one line"""
     return json.dumps(entry, ensure_ascii=False)
-
-
-def ctm_lines(result: Result, *, file_id: str) -> list[str]:
-    """
-    NIST's CTM, see the manual of sclite in its Scoring Toolkit: file, channel, begin, duration, word, confidence.
-
-    :param file_id: white space in it becomes "_"
-    :return: a line for each word, without line break
-    """
-    file_id = re.sub(r"\s", "_", file_id)
-    lines = []
-    for word in result.transcript.words or ():
-        # Rounded so that words which follow each other at once still do.
-        start, end = round(word.start, 2), round(word.end, 2)
-        lines.append(f"{file_id} 1 {start:.2f} {max(end - start, 0.01):.2f} {word.text} {word.confidence or 0.0:.4f}")
-    return lines
 
 
 def srt_text(result: Result) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from ...recog.alignment_files import ctm_lines
 from ..errors import CommandError
-from .formats import FORMATS, ctm_lines, dump_json, json_entry, srt_text, text_line
+from .formats import FORMATS, dump_json, json_entry, srt_text, text_line
 from .pipeline import Result
 from .recordings import Found, Source, printable
 
@@ -108,7 +109,7 @@ class Output:
         if self._format == "json":
             return dump_json(json_entry(result)) + "\n"
         if self._format == "ctm":
-            return "".join(f"{line}\n" for line in ctm_lines(result, file_id=self._ids[result.source]))
+            return "".join(f"{line}\n" for line in ctm_lines(self._ids[result.source], result.transcript.words or ()))
         return srt_text(result)
 
     def _open(self) -> IO[str]:
