@@ -73,3 +73,10 @@ def test_log_mel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
     monkeypatch.setattr(sys, "argv", ["log_mel.py", "--seconds", "0.2", "--batch", "2", "--rounds", "1"])
     runpy.run_path(str(BENCHMARKS / "log_mel.py"), run_name="__main__")
     assert "Log-mel, 2 x 0.2 s\n  ours" in capsys.readouterr().out
+
+
+def test_lstm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None):
+    monkeypatch.setattr(sys, "argv", ["lstm.py", "--rounds", "1", "--only", "ours"])
+    runpy.run_path(str(BENCHMARKS / "lstm.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "LSTM, inference, 8 x 200 to 250 frames\n  ours" in out and "LSTM, training" in out

@@ -8,6 +8,7 @@ import returnn.frontend as rf
 import torch
 
 from returnn_common import nn
+from returnn_common.nn.fused.lstm import _ends, lstm_by_lengths
 from returnn_common.nn.lstm import LSTM, LstmState
 from tests.engines import ENGINES, Input, run_on
 
@@ -183,3 +184,51 @@ def test_bad_input():
     for name in "hc":
         with pytest.raises(ValueError, match="LSTM: expected a state with h and c, got"):
             _call(drop=name)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("lengths", [[5, 3, 3, 1], [0, 2, 5, 0], [0, 0], [4], [2, 2]], ids=str)
+def test_by_lengths(lengths, with_bias):
+    """PyTorch's LSTM over sequences of different lengths beside the same over each alone: outputs, states, gradients"""
+    rnn = torch.nn.LSTM(3, 4, bias=with_bias).double()
+    params = [p for _, p in rnn.named_parameters()]
+    source = torch.randn(6, len(lengths), 3, dtype=torch.float64, requires_grad=True)
+    h, c = (torch.randn(len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    out, new_h, new_c = lstm_by_lengths(source, lengths, h, c, params)
+    assert out.shape == (6, len(lengths), 4)
+    expected = [torch.zeros_like(out), h.clone(), c.clone()]
+    for i, n in enumerate(lengths):
+        if n:
+            expected[0][:n, i], (h_i, c_i) = rnn(source[:n, i], (h[None, i], c[None, i]))
+            expected[1][i], expected[2][i] = h_i[0], c_i[0]
+    for a, b in zip((out, new_h, new_c), expected, strict=True):
+        torch.testing.assert_close(a, b)
+    weights = [torch.randn_like(x) for x in expected]
+    inputs = [source, h, c, *(params if any(lengths) else [])]
+    grads = [
+        torch.autograd.grad(sum((x * w).sum() for x, w in zip(xs, weights, strict=True)), inputs, allow_unused=True)
+        for xs in ((out, new_h, new_c), expected)
+    ]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(torch.zeros(1) if a is None else a, torch.zeros(1) if b is None else b)
+
+
+@pytest.mark.parametrize(
+    "lengths, ends",
+    [([], []), ([0, 0], []), ([9], [9]), ([10, 9, 8], [10]), ([10, 2, 1], [1, 2, 10]), ([10, 5, 5, 9, 0], [5, 10])],
+)
+def test_where_sequences_are_left_out(lengths, ends):
+    assert _ends(sorted(lengths, reverse=True)) == ends
+
+
+def test_outputs_alone():
+    """are the same, however much padding there is"""
+    rnn = torch.nn.LSTM(3, 4)
+    params = [p for _, p in rnn.named_parameters()]
+    for lengths in ([10, 9, 8], [2, 10, 1]):
+        source, h, c = torch.randn(10, 3, 3), torch.zeros(3, 4), torch.zeros(3, 4)
+        found = lstm_by_lengths(source, lengths, h, c, params, with_states=False)[0]
+        expected = lstm_by_lengths(source, lengths, h, c, params)[0]
+        assert found.shape == expected.shape
+        for i, n in enumerate(lengths):
+            torch.testing.assert_close(found[:n, i], expected[:n, i])

@@ -121,10 +121,10 @@ class BidirectionalLSTM(nn.Module):
                 raise ValueError(f"BidirectionalLSTM: expected a source with the dim {dim}, got {source}")
         batch_dims = source.remaining_dims([spatial_dim, self.in_dim])
         state = self.forward_lstm.default_initial_state(batch_dims=batch_dims)
-        forward, _ = self.forward_lstm(source, state=state, spatial_dim=spatial_dim)
+        forward = self.forward_lstm.outputs(source, state=state, spatial_dim=spatial_dim)
         source = nn.reverse_sequence(source, axis=spatial_dim)
         state = self.backward_lstm.default_initial_state(batch_dims=batch_dims)
-        backward, _ = self.backward_lstm(source, state=state, spatial_dim=spatial_dim)
+        backward = self.backward_lstm.outputs(source, state=state, spatial_dim=spatial_dim)
         backward = nn.reverse_sequence(backward, axis=spatial_dim)
         out, _ = nn.concat(
             (forward, self.forward_lstm.out_dim), (backward, self.backward_lstm.out_dim), out_dim=self.out_dim
