@@ -17,6 +17,7 @@ import io
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -97,7 +98,7 @@ def run(src: Path, dest: Path, options: list[str], *, kill_after: float | None =
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)
         if kill_after is not None:
             time.sleep(kill_after)
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)  # process.kill() would take the usage of one that has ended
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
