@@ -38,13 +38,15 @@ def make_corpus(folder: Path, *, splits: Mapping[str, int] = SPLITS, words: list
     return folder
 
 
-def make_recipe(path: Path, *, max_seqs: int = 2) -> Path:
+def make_recipe(path: Path, *, max_seqs: int = 2, load_in_process: bool = False) -> Path:
     """
     :param path: to write
     :param max_seqs: in a batch; small, so that an epoch has several steps
+    :param load_in_process: PyTorch loads data without processes of its own, each of which imports everything first
     :return: the path
     """
     text = find_recipe("digits_ctc").read_text("utf8")
     assert "\nmax_seqs = 200\n" in text
-    path.write_text(text.replace("\nmax_seqs = 200\n", f"\nmax_seqs = {max_seqs}\n"), "utf8")
+    loading = 'torch_dataloader_opts = {"num_workers": 0}\n' if load_in_process else ""
+    path.write_text(text.replace("\nmax_seqs = 200\n", f"\nmax_seqs = {max_seqs}\n{loading}"), "utf8")
     return path
