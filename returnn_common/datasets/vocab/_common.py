@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from .._paths import PathLike, SomePath, check_path, resolve_path
 from ..interface import VocabConfig
 
-__all__ = ["check_file", "check_labels", "fspath", "refuse_unknown"]
+__all__ = ["check_file", "check_labels", "keep_path", "refuse_unknown"]
 
 
 def check_labels(owner: str, labels: Sequence[str]) -> dict[str, int]:
@@ -36,22 +38,21 @@ def refuse_unknown(vocab: VocabConfig, unknown: Sequence[str], text: str):
         raise ValueError(f"{vocab!r} lacks {', '.join(repr(part) for part in dict.fromkeys(unknown))} in {text!r}")
 
 
-def fspath(owner: str, path: object) -> str:
+def keep_path(owner: str, path: Any) -> PathLike:
     """
-    :return: path as a str, also of what has ``get_path()``, such as Sisyphus' paths
+    :return: the path as a str; what has ``get_path()``, such as Sisyphus' paths, as it is until it is used
     :raises TypeError: if it is no path
     """
-    if not isinstance(path, (str, os.PathLike)) and callable(getattr(path, "get_path", None)):
-        path = path.get_path()  # type: ignore[attr-defined]
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"{owner}: expected a path, got {type(path).__name__} {path!r}")
-    return str(os.fspath(path))
+    path = check_path(owner, path)
+    return path if isinstance(path, SomePath) else os.fspath(path)
 
 
-def check_file(owner: str, path: str) -> str:
+def check_file(owner: str, path: PathLike) -> str:
     """
+    :return: the path itself
     :raises FileNotFoundError: if there is no such file
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{owner}: no such file: {path}")
-    return path
+    resolved = resolve_path(path)
+    if not Path(resolved).is_file():
+        raise FileNotFoundError(f"{owner}: no such file: {resolved}")
+    return resolved

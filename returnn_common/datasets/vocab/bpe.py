@@ -5,16 +5,16 @@ Subwords by byte-pair encoding.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._paths import PathLike
 from ..interface import VocabConfig
 from ._bytes import BYTE_LABELS, join_bytes
-from ._common import check_file, fspath, refuse_unknown
+from ._common import check_file, keep_path, refuse_unknown
 from ._sampling import join_pairs
 
 __all__ = ["BpeVocab"]
@@ -42,16 +42,16 @@ class BpeVocab(VocabConfig):
 
     def __init__(
         self,
-        codes_file: str | os.PathLike[str],
-        vocab_file: str | os.PathLike[str],
+        codes_file: PathLike,
+        vocab_file: PathLike,
         *,
         dropout: float = 0.0,
         byte_fallback: bool = False,
     ):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"BpeVocab: dropout, expected a probability from 0 to 1, got {dropout!r}")
-        self._codes_file = fspath("BpeVocab: codes_file", codes_file)
-        self._vocab_file = fspath("BpeVocab: vocab_file", vocab_file)
+        self._codes_file = keep_path("BpeVocab: codes_file", codes_file)
+        self._vocab_file = keep_path("BpeVocab: vocab_file", vocab_file)
         self._dropout, self._byte_fallback = dropout, byte_fallback
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ Phonemes of a pronunciation dictionary.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import string
 from collections.abc import Iterable
@@ -13,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .._paths import PathLike
 from ..interface import VocabConfig
-from ._common import check_file, fspath, refuse_unknown
+from ._common import check_file, keep_path, refuse_unknown
 
 __all__ = ["PhonemeVocab"]
 
@@ -40,7 +40,7 @@ class PhonemeVocab(VocabConfig):
 
     def __init__(
         self,
-        dictionary: str | os.PathLike[str],
+        dictionary: PathLike,
         *,
         word_boundary: str | None = "|",
         stress: bool = False,
@@ -51,7 +51,7 @@ class PhonemeVocab(VocabConfig):
             raise ValueError(f"PhonemeVocab: graphemes, expected characters without duplicates, got {graphemes!r}")
         if word_boundary is not None and word_boundary.split() != [word_boundary]:
             raise ValueError(f"PhonemeVocab: word_boundary, expected a label without spaces, got {word_boundary!r}")
-        self._dictionary = fspath("PhonemeVocab: dictionary", dictionary)
+        self._dictionary = keep_path("PhonemeVocab: dictionary", dictionary)
         self.word_boundary, self._stress = word_boundary, stress
         self._sample_pronunciations, self._graphemes = sample_pronunciations, graphemes
 

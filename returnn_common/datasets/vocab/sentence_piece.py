@@ -5,15 +5,15 @@ Subwords of SentencePiece models.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from .._paths import PathLike
 from ..interface import VocabConfig
 from ._bytes import BYTE_LABELS
-from ._common import check_file, fspath, refuse_unknown
+from ._common import check_file, keep_path, refuse_unknown
 from ._sampling import draw_path, join_pairs
 
 __all__ = ["SentencePieceVocab"]
@@ -38,9 +38,7 @@ class SentencePieceVocab(VocabConfig):
     :raises ValueError: if these are out of range
     """
 
-    def __init__(
-        self, model_file: str | os.PathLike[str], *, sampling_alpha: float | None = None, sampling_nbest: int = -1
-    ):
+    def __init__(self, model_file: PathLike, *, sampling_alpha: float | None = None, sampling_nbest: int = -1):
         if sampling_alpha is not None and not 0.0 <= sampling_alpha < float("inf"):
             raise ValueError(f"SentencePieceVocab: sampling_alpha, expected at least 0, got {sampling_alpha!r}")
         if sampling_nbest != -1 and (sampling_alpha is None or sampling_nbest < 2):
@@ -48,7 +46,7 @@ class SentencePieceVocab(VocabConfig):
                 "SentencePieceVocab: sampling_nbest, expected -1, or with sampling_alpha at least 2, "
                 f"got {sampling_nbest!r}"
             )
-        self._model_file = fspath("SentencePieceVocab: model_file", model_file)
+        self._model_file = keep_path("SentencePieceVocab: model_file", model_file)
         self._sampling_alpha, self._sampling_nbest = sampling_alpha, sampling_nbest
 
     def __repr__(self) -> str:

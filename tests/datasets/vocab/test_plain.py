@@ -9,10 +9,12 @@ import pytest
 
 from returnn_common.data import get_bundled_path
 from returnn_common.datasets import (
+    BpeVocab,
     ByteVocab,
     CharacterVocab,
     PhonemeVocab,
     ReturnnVocab,
+    SentencePieceVocab,
     VocabConfig,
     WordVocab,
     make_vocab,
@@ -88,15 +90,30 @@ def test_begin_and_end_of_returnn():
     assert ReturnnVocab(opts).find_unknown("A XYZ") == ["XYZ"]
 
 
+class SisyphusPath:
+    def __init__(self, path: str):
+        self.path = path
+
+    def get_path(self) -> str:
+        return self.path
+
+    __str__ = __fspath__ = get_path
+
+
 def test_paths_of_other_kinds(tmp_path):
-    class SisyphusPath:
-        def get_path(self):
-            return "some/where"
-
-    from returnn_common.datasets import BpeVocab, SentencePieceVocab
-
-    assert SentencePieceVocab(tmp_path).get_opts()["model_file"] == str(tmp_path)
-    assert SentencePieceVocab(SisyphusPath()).get_opts()["model_file"] == "some/where"  # type: ignore[arg-type]
-    assert BpeVocab(SisyphusPath(), "v").get_opts()["bpe_file"] == "some/where"  # type: ignore[arg-type]
+    model, codes, labels = (get_bundled_path(name) for name in ["spm1k.model", "bpe1k.codes", "bpe1k.vocab"])
+    assert SentencePieceVocab(model).get_opts()["model_file"] == str(model)
+    path = SisyphusPath(str(model))
+    vocab = SentencePieceVocab(path)
+    assert vocab.get_opts()["model_file"] is path, "until it is used, for it is what Sisyphus hashes"
+    assert (
+        vocab.encode(_TEXT) == make_vocab("spm1k").encode(_TEXT) == open_vocab(vocab.get_dataset_opts()).encode(_TEXT)
+    )
+    bpe = BpeVocab(SisyphusPath(str(codes)), SisyphusPath(str(labels)))
+    assert bpe.encode(_TEXT) == make_vocab("bpe1k").encode(_TEXT)
+    for one in (vocab, bpe):
+        assert ReturnnVocab(one.get_opts()).encode(_TEXT) == one.encode(_TEXT)
+    (tmp_path / "dict").write_text("the DH AH\n")
+    assert len(PhonemeVocab(SisyphusPath(str(tmp_path / "dict"))).encode("THE")) == 2
     with pytest.raises(TypeError, match="SentencePieceVocab: model_file: expected a path, got int 3"):
         SentencePieceVocab(3)  # type: ignore[arg-type]
