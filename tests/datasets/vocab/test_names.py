@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from returnn.datasets.util.vocabulary import Vocabulary
 
+from returnn_common.data import get_bundled_path
 from returnn_common.datasets import VOCAB_NAMES, make_vocab
 
 BUNDLED = ["chars", "bytes", "spm1k", "spm5k", "bpe1k"]
-TRANSCRIPTS = ["dev-clean-2", "test-clean", "train-clean-5"]
+TRANSCRIPTS = {"dev-clean-2": 1089, "test-clean": 2611, "train-clean-5": 1519}  # of how many lines
 
 
 def read_transcripts(shared_data: Path, name: str) -> list[str]:
@@ -23,14 +24,21 @@ def test_official_transcripts(name, shared_data):
     vocab = make_vocab(name)
     theirs = Vocabulary.create_vocab(**vocab.get_opts())
     assert theirs.num_labels == vocab.get_num_classes()
-    texts = [text for split in TRANSCRIPTS for text in read_transcripts(shared_data, split)]
-    assert len(texts) == 1089 + 2611 + 1519
     unknown = theirs.unknown_label_id
-    for text in texts:
-        ids = vocab.encode(text)
-        assert vocab.decode(ids) == text
-        assert ids == list(theirs.get_seq(text))
-        assert unknown not in ids
+    labels_per_word = []
+    for split, num_lines in TRANSCRIPTS.items():
+        num_labels, num_words = 0, 0
+        texts = read_transcripts(shared_data, split)
+        assert len(texts) == num_lines
+        for text in texts:
+            ids = vocab.encode(text)
+            assert vocab.decode(ids) == text
+            assert ids == list(theirs.get_seq(text))
+            assert unknown not in ids
+            num_labels, num_words = num_labels + len(ids), num_words + len(text.split())
+        labels_per_word.append(f"{num_labels / num_words:.3f}")
+    row = [name, str(vocab.get_num_classes()), *labels_per_word]
+    assert name == "bytes" or f"| {' | '.join(row)} |" in get_bundled_path("README.md").read_text("utf8")
 
 
 @pytest.mark.parametrize(
