@@ -13,8 +13,9 @@ from returnn.tensor import Dim, batch_dim
 
 from ._text_files import SPLITS, Paths, find_files, lines_of_split
 from ._text_lines import TextLines, read_lines
+from .augment import utterance_rng
 from .interface import DatasetConfig, VocabConfig
-from .vocab import CharacterVocab, PhonemeVocab, check_transcripts
+from .vocab import CharacterVocab, PhonemeVocab, check_transcripts, make_vocab
 
 __all__ = ["TextCorpus"]
 
@@ -33,7 +34,8 @@ class TextCorpus(DatasetConfig):
         all its other ``.txt`` and ``.txt.gz`` are trained on
     :param dev_path: file or files; None: those of the folder, or lines of the training files
     :param test_path: likewise
-    :param vocab: by default :class:`.vocab.CharacterVocab`
+    :param vocab: or its name in :func:`.vocab.make_vocab`; by default :class:`.vocab.CharacterVocab`. What it draws in
+        training depends on ``random_seed``, epoch and line.
     :param hold_out_every: n, at least 3
     :param max_chars: longer lines, of all splits, are split where a word ends. In characters, so that the sentences,
         and with them the perplexity per word, are the same whatever the vocabulary. None: no limit.
@@ -53,15 +55,19 @@ class TextCorpus(DatasetConfig):
         *,
         dev_path: Paths | None = None,
         test_path: Paths | None = None,
-        vocab: VocabConfig | None = None,
+        vocab: VocabConfig | str | None = None,
         hold_out_every: int = 200,
         max_chars: int | None = None,
         train_epoch_split: int = 1,
         train_seq_ordering: str = "laplace:.1000",
         random_seed: int = 0,
     ):
+        if isinstance(vocab, str):
+            vocab = make_vocab(vocab)
         if vocab is not None and not isinstance(vocab, VocabConfig):
-            raise TypeError(f"TextCorpus: vocab: expected a VocabConfig, got {type(vocab).__name__} {vocab!r}")
+            raise TypeError(
+                f"TextCorpus: vocab: expected a VocabConfig or a name, got {type(vocab).__name__} {vocab!r}"
+            )
         self.path = path
         self.dev_path = dev_path
         self.test_path = test_path
@@ -96,7 +102,7 @@ class TextCorpus(DatasetConfig):
     def get_train_dataset(self) -> dict[str, Any]:
         """see :class:`DatasetConfig`"""
         order = {"seq_ordering": self.train_seq_ordering, "partition_epoch": self.train_epoch_split}
-        return self._get_dataset("train", **order)
+        return {**self._get_dataset("train", **order), "map_dataset": self._get_lines("train", seed=self.random_seed)}
 
     def get_eval_datasets(self) -> dict[str, dict[str, Any]]:
         """ "dev" and "test\""""
@@ -184,7 +190,7 @@ class TextCorpus(DatasetConfig):
     def _get_dataset(self, split: str, **order: Any) -> dict[str, Any]:
         return {"class": "MapDatasetWrapper", "map_dataset": self._get_lines(split), **order}
 
-    def _get_lines(self, split: str) -> _Lines:
+    def _get_lines(self, split: str, *, seed: int | None = None) -> _Lines:
         if split not in SPLITS:
             raise ValueError(f"TextCorpus: split: expected one of {', '.join(SPLITS)}, got {split!r}")
         return _Lines(
@@ -193,6 +199,7 @@ class TextCorpus(DatasetConfig):
             vocab=self.vocab,
             hold_out_every=self.hold_out_every,
             max_chars=self.max_chars,
+            seed=seed,
         )
 
 
@@ -202,6 +209,7 @@ class _Lines(MapDatasetBase):
 
     :param split: "train", "dev" or "test"
     :param paths: by split, see :class:`TextCorpus`
+    :param seed: for vocabularies that draw, for training; None: they do not
     """
 
     def __init__(
@@ -212,11 +220,13 @@ class _Lines(MapDatasetBase):
         vocab: VocabConfig,
         hold_out_every: int,
         max_chars: int | None,
+        seed: int | None = None,
     ):
         stream = {"dim": vocab.get_num_classes(), "sparse": True, "shape": (None,), "dtype": "int32"}
         super().__init__(data_types={"data": stream})
         self.split, self.paths, self.vocab = split, paths, vocab
         self.hold_out_every, self.max_chars = hold_out_every, max_chars
+        self.seed, self._epoch = seed, 1
         self._lines: TextLines | None = None
 
     def __repr__(self) -> str:
@@ -229,7 +239,16 @@ class _Lines(MapDatasetBase):
         return len(self.lines)
 
     def __getitem__(self, seq_idx: int) -> dict[str, np.ndarray]:
-        return {"data": np.array(self.vocab.encode(self.lines.text(seq_idx)), "int32")}
+        text = self.lines.text(seq_idx)
+        if self.seed is None:
+            return {"data": np.array(self.vocab.encode(text), "int32")}
+        rng = utterance_rng(seed=self.seed, epoch=self._epoch, seq_tag=self.lines.tag(seq_idx))
+        return {"data": np.array(self.vocab.encode_for_training(text, rng=rng), "int32")}
+
+    def get_seq_order(self, epoch: int | None = None) -> list[int]:
+        """Has no order of its own, but is told the epoch in this way."""
+        self._epoch = epoch or 1
+        return super().get_seq_order(epoch=epoch)
 
     def get_seq_len(self, seq_idx: int) -> int:
         return self.lines.num_bytes(seq_idx)

@@ -11,8 +11,8 @@ Model, SpecAugment, label smoothing, and the share of CTC in the loss (3 to 7): 
 https://arxiv.org/abs/2010.13956, tables 1 and 2): 12 layers of 512, 6 decoder layers with 2048 in their feed-forward
 blocks. With its 5000 subwords, 106.9 M parameters; ESPnet's has 116.15 M: 6.7 M more in its subsampling, which has 512
 channels in both convolutions, and 2.6 M in an embedding of its own in the decoder. For 10k subwords, as in RETURNN's
-published setups, name a ``sentencepiece_model`` (Zeineldeen et al. 2022, https://arxiv.org/abs/2111.03442, section 4);
-learning rate as there, section 3.2: up for 45 %, down for 45 %, then lower still.
+published setups (Zeineldeen et al. 2022, https://arxiv.org/abs/2111.03442, section 4), name a SentencePiece model as
+``vocab``; learning rate as there, section 3.2: up for 45 %, down for 45 %, then lower still.
 """
 
 import sys
@@ -20,7 +20,7 @@ import sys
 from returnn_common import nn
 from returnn_common.config import Options
 from returnn_common.data import get_common_data_path
-from returnn_common.datasets import CharacterVocab, Librispeech, SentencePieceVocab, TrainOptions
+from returnn_common.datasets import Librispeech, TrainOptions, make_vocab
 from returnn_common.datasets.augment import SpeedPerturbation
 from returnn_common.models.aed import make_aed_model
 from returnn_common.models.decoder.transformer import make_transformer_decoder
@@ -41,7 +41,8 @@ options = Options(
     dev_splits="dev-clean,dev-other",
     test_splits="test-clean,test-other",
     recog_split="dev-clean",
-    sentencepiece_model="",  # a file; none: characters
+    vocab="chars",  # or spm1k, spm5k, bpe1k, phonemes, ...; or a file .model, .codes, ...: see make_vocab
+    vocab_sampling=0.0,  # of subwords, in training
     epoch_split=20,
     num_epochs=500,  # of which epoch_split are one pass over the data
     num_average=5,
@@ -64,7 +65,7 @@ options = Options(
 # Data
 dataset = Librispeech(
     path=options.corpus,
-    vocab=SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab(),
+    vocab=make_vocab(options.vocab, sampling=options.vocab_sampling or None),
     train_splits=options.train_splits.split(","),
     dev_splits=options.dev_splits.split(","),
     test_splits=options.test_splits.split(","),

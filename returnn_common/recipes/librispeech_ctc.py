@@ -17,7 +17,7 @@ import sys
 
 from returnn_common.config import Options
 from returnn_common.data import get_common_data_path
-from returnn_common.datasets import CharacterVocab, Librispeech, SentencePieceVocab, TrainOptions
+from returnn_common.datasets import Librispeech, TrainOptions, make_vocab
 from returnn_common.datasets.augment import SpeedPerturbation
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.encoder.conformer import make_conformer_encoder
@@ -37,7 +37,8 @@ options = Options(
     dev_splits="dev-clean,dev-other",
     test_splits="test-clean,test-other",
     recog_split="dev-clean",
-    sentencepiece_model="",  # a file; none: characters
+    vocab="chars",  # or spm1k, spm5k, bpe1k, phonemes, ...; or a file .model, .codes, ...: see make_vocab
+    vocab_sampling=0.0,  # of subwords, in training
     epoch_split=20,
     num_epochs=500,  # of which epoch_split are one pass over the data
     num_average=5,
@@ -58,7 +59,7 @@ options = Options(
 # Data
 dataset = Librispeech(
     path=options.corpus,
-    vocab=SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab(),
+    vocab=make_vocab(options.vocab, sampling=options.vocab_sampling or None),
     train_splits=options.train_splits.split(","),
     dev_splits=options.dev_splits.split(","),
     test_splits=options.test_splits.split(","),

@@ -20,7 +20,7 @@ import sys
 from returnn_common import nn
 from returnn_common.config import Options
 from returnn_common.data import get_common_data_path
-from returnn_common.datasets import CharacterVocab, SentencePieceVocab, TextCorpus
+from returnn_common.datasets import TextCorpus, make_vocab
 from returnn_common.models.language_model import LanguageModel
 from returnn_common.models.lm.lstm import make_lstm_lm
 from returnn_common.models.lm.transformer import make_transformer_lm
@@ -36,7 +36,8 @@ options = Options(
     corpus=get_common_data_path("librispeech-lm-norm.txt.gz"),
     backend="torch",
     recog_split="dev",
-    sentencepiece_model="",  # a file; none: characters
+    vocab="chars",  # or spm1k, spm5k, bpe1k, phonemes, ...; or a file .model, .codes, ...: see make_vocab
+    vocab_sampling=0.0,  # of subwords, in training
     hold_out_every=200,  # lines, where dev and test have no files
     max_chars=600,  # of a sentence; longer lines are split
     epoch_split=10,
@@ -58,7 +59,7 @@ options = Options(
 # Data
 dataset = TextCorpus(
     options.corpus,
-    vocab=SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab(),
+    vocab=make_vocab(options.vocab, sampling=options.vocab_sampling or None),
     hold_out_every=options.hold_out_every,
     max_chars=options.max_chars,
     train_epoch_split=options.epoch_split,

@@ -71,10 +71,10 @@ def make_word_lm(folder: Path, *, words: list[str] = WORDS) -> Path:
     folder.mkdir(parents=True)
     recipe = folder / "word_lm.py"
     text = find_recipe("librispeech_lm").read_text("utf8")
-    old = "SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab()"
-    assert old in text and "CharacterVocab, SentencePieceVocab, TextCorpus" in text
+    old = "make_vocab(options.vocab, sampling=options.vocab_sampling or None)"
+    assert old in text and "TextCorpus, make_vocab" in text
     text = text.replace(old, f"WordVocab({words!r})")
-    recipe.write_text(text.replace("CharacterVocab, SentencePieceVocab, TextCorpus", "TextCorpus, WordVocab"))
+    recipe.write_text(text.replace("TextCorpus, make_vocab", "TextCorpus, WordVocab"))
     (folder / "text.txt").write_text(f"{words[0]} {words[1]}\n" * 9)
     return make_trained(str(recipe), folder / "out", corpus=folder / "text.txt", settings=LM)
 

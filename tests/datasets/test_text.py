@@ -308,10 +308,31 @@ def test_options_that_make_no_sense(options: dict, message: str):
 
 
 def test_wrong_vocabulary():
-    with pytest.raises(TypeError, match="TextCorpus: vocab: expected a VocabConfig, got str 'abc'"):
-        TextCorpus("a.txt", vocab="abc")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="TextCorpus: vocab: expected a VocabConfig or a name, got int 3"):
+        TextCorpus("a.txt", vocab=3)  # type: ignore[arg-type]
 
 
 def test_unknown_split(corpus: Path):
     with pytest.raises(ValueError, match="TextCorpus: split: expected one of train, dev, test, got 'eval'"):
         TextCorpus(corpus).get_forward_dataset("eval")
+
+
+def test_subwords_are_drawn_in_training(corpus: Path):
+    """depending on seed, epoch and line; never in evaluation"""
+
+    def _train(epoch: int, seed: int = 0) -> dict[str, list[int]]:
+        dataset = TextCorpus(corpus, hold_out_every=10, vocab=vocab, random_seed=seed)
+        return {tag: list(ids) for tag, ids in _read(dataset.get_train_dataset(), epoch=epoch).items()}
+
+    vocab = make_vocab("spm1k", sampling=0.1)
+    first = _train(1)
+    assert first == _train(1) != _train(2)
+    assert first != _train(1, seed=1)
+    plain = TextCorpus(corpus, hold_out_every=10, vocab="spm1k")
+    references = plain.get_references("train")
+    assert {tag: vocab.decode(ids) for tag, ids in first.items()} == references
+    for split in ("dev", "train"):
+        drawn = _read(TextCorpus(corpus, hold_out_every=10, vocab=vocab).get_forward_dataset(split))
+        assert {tag: list(ids) for tag, ids in drawn.items()} == {
+            tag: vocab.encode(text) for tag, text in plain.get_references(split).items()
+        }

@@ -191,7 +191,7 @@ def test_better_than_a_3_gram(shared_data: Path, tmp_path: Path, monkeypatch, ca
     settings = [
         *("lm=lstm", "num_layers=1", "model_dim=256", "dropout=0.1", "peak_learning_rate=4e-3", "batch_labels=1500"),
         *("num_epochs=5", "num_average=1", "epoch_split=1", "hold_out_every=50"),
-        f"sentencepiece_model={tmp_path / 'sp.model'}",
+        f"vocab={tmp_path / 'sp.model'}",
     ]
     given = [part for setting in settings for part in ("--set", setting)]
     out = tmp_path / "out"

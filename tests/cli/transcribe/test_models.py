@@ -129,8 +129,8 @@ def test_ngram_lm(model, folder, capsys):
 
 
 def test_neural_lm(model, folder, capsys):
-    vocabulary = "SentencePieceVocab(options.sentencepiece_model) if options.sentencepiece_model else CharacterVocab()"
-    words = ("import CharacterVocab,", "import WordVocab, CharacterVocab,")
+    vocabulary = "make_vocab(options.vocab, sampling=options.vocab_sampling or None)"
+    words = ("import TextCorpus, make_vocab", "import TextCorpus, WordVocab")
     options = {**SMALL, "lm": "lstm", "embed_dim": 4}
     lm = make_model_of(folder / "lm", "librispeech_lm", options, words, (vocabulary, f"WordVocab({WORDS})"))
     record(folder / "a.wav", "one two two")
