@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
 from .audio_folder import AudioFolder, FolderTables
-from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig
+from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig, VocabConfigStatic
 from .librispeech import Librispeech
 from .synthetic import SequenceTask
 from .text import TextCorpus
@@ -47,6 +47,7 @@ __all__ = [
     "Timit",
     "TrainOptions",
     "VocabConfig",
+    "VocabConfigStatic",
     "WordVocab",
     "check_transcripts",
     "describe_misfits",

@@ -224,7 +224,7 @@ class AudioCorpus(DatasetConfig):
         """see :class:`DatasetConfig`; RETURNN evaluates on all ``dev_splits`` and "devtrain" after each epoch"""
         datasets = self.get_eval_datasets()
         opts = {
-            **super().get_config_opts(),
+            **self.get_config_opts_with_dev(),
             "dev": datasets[self.get_main_name()],
             "eval_datasets": {name: datasets[name] for name in (*self.dev_splits[1:], DEVTRAIN) if name in datasets},
             "forward_data": self.get_forward_dataset(self.get_main_name()),

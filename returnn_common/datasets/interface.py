@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _returnn_vocab
 
-__all__ = ["DatasetConfig", "DatasetConfigStatic", "VocabConfig"]
+__all__ = ["DatasetConfig", "DatasetConfigStatic", "VocabConfig", "VocabConfigStatic"]
 
 
 class _MadeWith:
@@ -68,8 +68,8 @@ class VocabConfig(_MadeWith, ABC):
         return None
 
     def get_bos_idx(self) -> int | None:
-        """The index of the begin-of-sentence label, or None if there is none."""
-        return None
+        """The index of the begin-of-sentence label, or None if there is none; by default the end-of-sentence label."""
+        return self.get_eos_idx()
 
     def get_dataset_opts(self) -> dict[str, Any]:
         """
@@ -117,33 +117,71 @@ class VocabConfig(_MadeWith, ABC):
         return ids
 
 
+class VocabConfigStatic(VocabConfig):
+    """
+    A vocabulary of which only this is known.
+
+    :param num_classes: the number of labels
+    :param opts: for :func:`returnn.datasets.util.vocabulary.Vocabulary.create_vocab`
+    """
+
+    def __init__(self, *, num_classes: int, opts: dict[str, Any]):
+        self.num_classes, self.opts = num_classes, opts
+
+    @classmethod
+    def from_global_config(cls, data_key: str) -> VocabConfigStatic:
+        """
+        :param data_key: in the ``extern_data`` of RETURNN's config
+        :raises ValueError: if that has no labels
+        """
+        from returnn.config import get_global_config
+        from returnn.tensor import Tensor
+
+        entry = get_global_config().typed_dict["extern_data"][data_key]
+        tensor = Tensor(data_key, **{key: value for key, value in entry.items() if key != "vocab"})
+        if tensor.sparse_dim is None or tensor.sparse_dim.dimension is None:
+            raise ValueError(f"VocabConfigStatic: extern_data: expected labels in {data_key!r}, got {entry!r}")
+        return cls(num_classes=tensor.sparse_dim.dimension, opts=entry.get("vocab", {}))
+
+    def get_num_classes(self) -> int:
+        """see :class:`VocabConfig`"""
+        return self.num_classes
+
+    def get_opts(self) -> dict[str, Any]:
+        """see :class:`VocabConfig`"""
+        return self.opts
+
+
 class DatasetConfig(_MadeWith, ABC):
     """
     A corpus, as RETURNN configs need it. All datasets are dicts of options for
     :func:`returnn.datasets.init_dataset`.
+
+    A class of one's own defines the methods that are asked for; one for recognition alone needs no training data. Those
+    of the first returnn_common are as they were, so that classes that were written for it go on working.
     """
 
-    @abstractmethod
     def get_extern_data(self) -> dict[str, dict[str, Any]]:
         """RETURNN's ``extern_data``; always with the same Dim objects."""
+        raise _not_defined(self, "get_extern_data")
 
-    @abstractmethod
     def get_train_dataset(self) -> dict[str, Any]:
         """The dataset to train on, shuffled."""
+        raise _not_defined(self, "get_train_dataset")
 
-    @abstractmethod
     def get_eval_datasets(self) -> dict[str, dict[str, Any]]:
-        """All others by name, each sorted by length."""
+        """Others by name, each sorted by length: to evaluate, during training or later."""
+        raise _not_defined(self, "get_eval_datasets")
 
-    @abstractmethod
     def get_main_name(self) -> str:
         """The name of the one of :meth:`get_eval_datasets` that decides (learning rate, choice of checkpoints)."""
+        raise _not_defined(self, "get_main_name")
 
     def get_main_dataset(self) -> dict[str, Any]:
         """The dataset of :meth:`get_main_name`."""
         return self.get_eval_datasets()[self.get_main_name()]
 
-    def get_default_input(self) -> str:
+    def get_default_input(self) -> str | None:
         """The key of the input in :meth:`get_extern_data`."""
         return "data"
 
@@ -153,8 +191,19 @@ class DatasetConfig(_MadeWith, ABC):
 
     def get_config_opts(self) -> dict[str, Any]:
         """
-        Everything that a RETURNN config says about data, for ``globals().update(dataset.get_config_opts())``.
+        Everything that a RETURNN config says about data, for ``globals().update(dataset.get_config_opts())``: the
+        training data, and all of :meth:`get_eval_datasets` to evaluate after each epoch.
         """
+        return {
+            "extern_data": self.get_extern_data(),
+            "default_input": self.get_default_input(),
+            "target": self.get_default_target(),
+            "train": self.get_train_dataset(),
+            "eval_datasets": self.get_eval_datasets(),
+        }
+
+    def get_config_opts_with_dev(self) -> dict[str, Any]:
+        """The same, but only the main dataset is evaluated after each epoch, as ``dev``; ``forward_data`` as well."""
         return {
             "extern_data": self.get_extern_data(),
             "default_input": self.get_default_input(),
@@ -256,10 +305,14 @@ class DatasetConfigStatic(DatasetConfig):
     def get_config_opts(self) -> dict[str, Any]:
         """see :class:`DatasetConfig`; without ``train`` and ``dev`` where this copy has nothing to train on"""
         if self.train_dataset is not None:
-            return super().get_config_opts()
+            return self.get_config_opts_with_dev()
         return {
             "extern_data": self.extern_data,
             "default_input": self.default_input,
             "target": self.default_target,
             "forward_data": self.main_dataset,
         }
+
+
+def _not_defined(dataset: DatasetConfig, method: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(dataset).__name__}: has no {method}()")

@@ -103,6 +103,10 @@ class SequenceTask(DatasetConfig):
         """see :class:`DatasetConfig`"""
         return "dev"
 
+    def get_config_opts(self) -> dict[str, Any]:
+        """see :class:`DatasetConfig`"""
+        return self.get_config_opts_with_dev()
+
     def get_forward_dataset(self, split: str) -> dict[str, Any]:
         """
         Any one split.

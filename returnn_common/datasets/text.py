@@ -122,7 +122,7 @@ class TextCorpus(DatasetConfig):
 
     def get_config_opts(self) -> dict[str, Any]:
         """see :class:`DatasetConfig`"""
-        return {**super().get_config_opts(), "dataset_random_seed_offset": self.random_seed}
+        return {**self.get_config_opts_with_dev(), "dataset_random_seed_offset": self.random_seed}
 
     def get_references(self, split: str) -> dict[str, str]:
         """
