@@ -21,7 +21,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,8 +208,14 @@ def make_run(
     return run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Conformer encoders beside their peers.")
+def compare(model: str, makers: Mapping[str, Callable[[], Encoder]]) -> None:
+    """
+    the command
+
+    :param model: its name
+    :param makers: of encoders, by name
+    """
+    parser = argparse.ArgumentParser(description=f"{model} encoders beside their peers.")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the longest utterance")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="of ours (autocast)")
@@ -222,7 +228,7 @@ def main() -> None:
         print(", ".join(f"{dtype}: {gemm_rate(dtype):.0f} GFLOP/s" for dtype in ("float32", "bfloat16")))
     batch = make_batch(args.batch, args.seconds, args.device)
     encoders = {}
-    for name, encoder in installed(MAKERS, args.only).items():
+    for name, encoder in installed(makers, args.only).items():
         encoder.module.to(args.device)
         encoders[name] = encoder
     notes = {name: f"{sum(p.numel() for p in x.module.parameters()) / 1e6:.2f} M" for name, x in encoders.items()}
@@ -232,7 +238,7 @@ def main() -> None:
             for name, x in encoders.items()
         }
         clock = time.process_time if args.device == "cpu" else time.perf_counter
-        what = f"Conformer, {'training step' if train else 'inference'}, {args.batch} x {args.seconds:g} s"
+        what = f"{model}, {'training step' if train else 'inference'}, {args.batch} x {args.seconds:g} s"
         title = f"{what}, {args.device}" + (", ours in bfloat16" if args.precision == "bfloat16" else "")
         seconds = measure(runs, rounds=args.rounds, clock=clock)
         ours = next(name for name in [*OURS, *runs] if name in runs)
@@ -240,4 +246,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compare("Conformer", MAKERS)

@@ -56,14 +56,18 @@ def test_prepare_killed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert max(int(number) for number in re.findall(r"(\d+) MB", out)) < 400
 
 
-def test_conformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None, tmp_path: Path):
+@pytest.mark.parametrize("model", ["Conformer", "E-Branchformer"])
+def test_encoders(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None, tmp_path: Path
+):
     """ours, and RETURNN's own modules"""
     figures = tmp_path / "figures.jsonl"
+    script = model.lower().replace("-", "_") + ".py"
     options = ["--seconds", "0.2", "--batch", "2", "--rounds", "1", "--only", "ours", "returnn", "--json", str(figures)]
-    monkeypatch.setattr(sys, "argv", ["conformer.py", *options])
-    runpy.run_path(str(BENCHMARKS / "conformer.py"), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     out = capsys.readouterr().out
-    assert "Conformer, inference, 2 x 0.2 s, cpu" in out and "Conformer, training step" in out and "GFLOP/s" in out
+    assert f"{model}, inference, 2 x 0.2 s, cpu" in out and f"{model}, training step" in out and "GFLOP/s" in out
     inference, training = (json.loads(line) for line in figures.read_text().splitlines())
     assert inference["medians"].keys() == training["medians"].keys() == {"ours", "returnn"}
     assert all(value > 0.0 for value in training["medians"].values()) and inference["ratio"] is None

@@ -17,7 +17,7 @@ from returnn.frontend.encoder.conformer import (
 from ..batch_norm import BatchNorm
 from .attention import FusedRelPosSelfAttention
 from .conformer import FusedConformerLayer
-from .convolution import FusedConvBlock
+from .convolution import FusedConv1d, FusedConvBlock
 from .layers import FusedBatchNorm, FusedFeedForward, FusedLayerNorm, FusedLinear
 from .subsampling import FusedConvSubsample
 
@@ -28,6 +28,7 @@ ModuleT = TypeVar("ModuleT", bound=rf.Module)
 _FUSED: dict[type, type] = {
     rf.Linear: FusedLinear,
     rf.LayerNorm: FusedLayerNorm,
+    rf.Conv1d: FusedConv1d,
     rf.RelPosSelfAttention: FusedRelPosSelfAttention,
     BatchNorm: FusedBatchNorm,
     ConformerPositionwiseFeedForward: FusedFeedForward,
