@@ -15,6 +15,7 @@ from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused import subsampling
+from returnn_common.nn.fused.convolution import FusedConv1d
 from returnn_common.nn.fused.layers import FusedBatchNorm, FusedLinear
 from returnn_common.nn.fused.polyphase import convolve_twice
 from returnn_common.nn.fused.positions import relative_positions
@@ -305,3 +306,17 @@ def test_packed_tensors_are_returnn_s():
     packed = nn.pack(x)
     expected, found = (nn.reduce_sum(layer(y), axis=time_dim) for y in (x, packed))
     np.testing.assert_allclose(found.raw_tensor.detach(), expected.raw_tensor.detach(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"groups": 1}, {"groups": 4, "strides": 2}, {"groups": 4, "padding": "valid"}, {"groups": 2}], ids=str
+)
+def test_other_convolutions(options):
+    """are RETURNN's"""
+    dim, batch_dim = nn.FeatureDim("in", 4), nn.Dim(2, name="batch")
+    time_dim = nn.Dim(nn.convert_to_tensor(np.array([7, 4], "int32"), dims=[batch_dim]), name="time")
+    conv = nn.Conv1d(dim, nn.FeatureDim("out", 4), filter_size=3, **{"padding": "same", **options})
+    fused, x = _fused_copy(conv), nn.random_normal([batch_dim, time_dim, dim])
+    (a, a_dim), (b, b_dim) = conv(x, in_spatial_dim=time_dim), fused(x, in_spatial_dim=time_dim)
+    assert type(fused) is FusedConv1d and a_dim == b_dim
+    np.testing.assert_array_equal(a.raw_tensor.detach(), b.copy_transpose(a.dims).raw_tensor.detach())

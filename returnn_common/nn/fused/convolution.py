@@ -21,7 +21,7 @@ class FusedConv1d(rf.Conv1d):
     ) -> tuple[Tensor, Dim]:
         """see :class:`returnn.frontend.Conv1d`"""
         if out_spatial_dim is not None or not self._can_fuse(source, in_spatial_dim):
-            return super().__call__(source, in_spatial_dim=in_spatial_dim, out_spatial_dim=out_spatial_dim)
+            return super()._call_nd1(source, in_spatial_dim=in_spatial_dim, out_spatial_dim=out_spatial_dim)
         import torch
 
         raw, batch_dims = raw_of(source, in_spatial_dim, self.in_dim)
@@ -67,7 +67,7 @@ class FusedConvBlock(ConformerConvBlock):
 
         raw, dims = raw_of(self.positionwise_conv1(inp), 2 * self.out_dim)
         x = tensor_of(torch.nn.functional.glu(raw), *dims, self.out_dim)
-        x, _ = self.depthwise_conv(x, in_spatial_dim=spatial_dim)
+        x, _ = self.depthwise_conv(x, in_spatial_dim=spatial_dim)  # type: ignore[call-arg]
         x = self.norm(x, **({"spatial_dim": spatial_dim} if self._norm_wants_spatial_dim else {}))
         raw, dims = raw_of(x, self.out_dim)
         return self.positionwise_conv2(tensor_of(torch.nn.functional.silu(raw), *dims, self.out_dim))
