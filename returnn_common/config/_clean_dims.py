@@ -5,7 +5,7 @@ lengths, caches. Here they become dims that say no more than what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from returnn.tensor import Dim, Tensor, batch_dim, single_step_dim
@@ -13,7 +13,7 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from .dims_code import derive_dim
 
-__all__ = ["CleanDims"]
+__all__ = ["CleanDims", "map_dims"]
 
 
 class CleanDims:
@@ -71,16 +71,21 @@ class CleanDims:
             made._make_extra().derived_from_tag = self.clean(dim.derived_from_tag)
         return made
 
-    def replace(self, value: Any) -> Any:
-        """:return: the same with clean dims in it; containers are copied"""
-        if isinstance(value, Dim):
-            return self.clean(value)
-        if isinstance(value, MarkedDim):
-            return type(value)(self.clean(value.tag))
-        if isinstance(value, Mapping):
-            return {self.replace(k): self.replace(v) for k, v in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(self.replace, value))
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return type(value)(map(self.replace, value))
-        return value
+
+def map_dims(value: Any, func: Callable[[Dim], Dim]) -> Any:
+    """
+    :param value: dims in containers
+    :param func: dim -> what it is replaced by
+    :return: the same with these; containers are copied
+    """
+    if isinstance(value, Dim):
+        return func(value)
+    if isinstance(value, MarkedDim):
+        return type(value)(func(value.tag))
+    if isinstance(value, Mapping):
+        return {map_dims(k, func): map_dims(v, func) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_dims(x, func) for x in value))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value)(map_dims(x, func) for x in value)
+    return value

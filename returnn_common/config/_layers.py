@@ -117,8 +117,9 @@ def _forget(dim: Dim):
     from returnn.tensor._dim_extra import _CacheDimMath
 
     lengths = dim.dyn_size_ext
-    if lengths is not None:
-        lengths = None if dim.is_batch_dim() else Tensor(lengths.name, lengths.dims, lengths.dtype)
+    if lengths is not None:  # those over the batch are what RETURNN assumes anyway
+        is_default = dim.is_batch_dim() or list(lengths.dims) == [batch_dim]
+        lengths = None if is_default else Tensor(lengths.name, lengths.dims, lengths.dtype)
     dim.dyn_size_ext, dim._dyn_size_max_value = lengths, None
     if dim._extra is None:
         return

@@ -23,18 +23,13 @@ _Node = str | tuple[str, list[tuple[str, Any]], str]
 
 
 class Constants:
-    """What values need before them: imports, and definitions (name -> lines) in the order of their first use."""
+    """What values need before them: imports, and definitions (name -> text) in the order of their first use."""
 
     def __init__(self, *, reserved: Iterable[str] = ()):
         self.imports: dict[str, None] = {}
-        self.definitions: dict[str, list[str]] = {}
+        self.definitions: dict[str, str] = {}
         self._reserved = set(reserved)
         self._by_content: dict[Any, str] = {}
-
-    @property
-    def lines(self) -> list[str]:
-        """of all definitions"""
-        return [line for lines in self.definitions.values() for line in lines]
 
     def name_for(self, content: Any, name: str) -> tuple[str, bool]:
         """:return: name of that content; whether it is a new one, which is then to be defined"""
@@ -86,7 +81,9 @@ class Literals:
             return repr(float(value)) if math.isfinite(value) else f'float("{float(value)}")'
         if isinstance(value, str):
             return quote(value)
-        if isinstance(value, (bytes, complex, range)):
+        if isinstance(value, bytes):
+            return repr(value) if b'"' in value or b"'" in value else f'b"{repr(value)[2:-1]}"'
+        if isinstance(value, (complex, range)):
             return repr(value)
         if isinstance(value, numpy.ndarray):
             return self._array(value, path)
@@ -114,6 +111,8 @@ class Literals:
         """:return: code of the exact array"""
         self._constants.imports["import numpy"] = None
         dtype = array.dtype.newbyteorder("=") if array.dtype.byteorder == ">" else array.dtype
+        if not array.size:
+            return f"numpy.zeros({array.shape}, dtype={quote(dtype.name)})"
         if array.size <= _INLINE_ARRAY or dtype.kind not in "biufc":
             return f"numpy.array({_one_line(self._node(_exact(array), path))}, dtype={quote(dtype.name)})"
         data = numpy.ascontiguousarray(array, dtype).tobytes()
@@ -122,13 +121,14 @@ class Literals:
         if is_new:
             self._constants.imports["import base64"] = None
             text = base64.b64encode(data).decode("ascii")
-            self._constants.definitions[name] = [
+            lines = [
                 f'{name} = """',
                 *(text[i : i + _WIDTH] for i in range(0, len(text), _WIDTH)),
                 '"""',
                 f"{name} = numpy.frombuffer(base64.b64decode({name}), {quote(dtype.name)})",
-                f"{name} = {name}.reshape({shape})" if array.ndim != 1 else f"{name} = {name}.copy()",
+                f"{name} = {name}.reshape({shape}).copy()",  # else it could not be changed
             ]
+            self._constants.definitions[name] = "\n".join(lines)
         return name
 
 

@@ -5,15 +5,16 @@ The code of a net dict, its dims, its extern_data and the other options of its c
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
+from ._layout import one_line
 from ._literals import Constants, Literals
+from ._writer import Writer
 from .dims_code import DimsCode
 
 __all__ = ["ROOM", "RESERVED_NAMES", "NetCode", "Part", "join_parts"]
@@ -39,7 +40,8 @@ _ROOM_LINES = """
 # RETURNN makes a layer within the calls that make the one which needs it: room for that.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 _, _limit = resource.getrlimit(resource.RLIMIT_STACK)
-resource.setrlimit(resource.RLIMIT_STACK, (_limit if 0 < _limit < 2**30 else 2**30, _limit))
+_stack = _limit if 0 < _limit < 2**30 else 2**30
+resource.setrlimit(resource.RLIMIT_STACK, (_stack, _limit))
 """
 
 
@@ -47,7 +49,7 @@ resource.setrlimit(resource.RLIMIT_STACK, (_limit if 0 < _limit < 2**30 else 2**
 class Part:
     """
     :param imports: lines
-    :param definitions: lines of what the values need: constants, functions
+    :param definitions: texts of what the values need: constants, functions
     :param lines: the rest
     """
 
@@ -61,15 +63,23 @@ class Part:
         return join_parts([self])
 
 
+_DEFINITIONS = ("def ", "class ", "async def ", "@")
 ROOM = Part(["import resource", "import sys"], [], _ROOM_LINES.strip().splitlines())
 
 
 def join_parts(parts: list[Part]) -> str:
     """:return: one source, with the imports at its top"""
-    sections = [_sorted_imports(line for part in parts for line in part.imports)]
+    sections = ["\n".join(_sorted_imports(line for part in parts for line in part.imports))]
     for part in parts:
-        sections.extend([part.definitions, part.lines])
-    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+        sections.extend([*part.definitions, "\n".join(part.lines)])
+    text, before = "", ""
+    for section in (section.strip("\n") for section in sections):
+        if not section:
+            continue
+        lines = 2 if section.startswith(_DEFINITIONS) or before.startswith(_DEFINITIONS) else 1
+        text += "\n" * lines * bool(text) + section + "\n"
+        before = section
+    return text
 
 
 def _sorted_imports(lines: Any) -> list[str]:
@@ -109,25 +119,34 @@ class NetCode:
 
     def part(self, values: Mapping[str, Any]) -> Part:
         """:return: an assignment for each of the values, by name"""
-        constants = Constants(reserved=[*self._reserved, *values])
-        literals = Literals(constants, special=self._special(constants), sort_key=self._sort_key)
+        reserved = {**dict.fromkeys([*self._reserved, *self.dims.names]), **dict.fromkeys(values)}
+        constants = Constants(reserved=reserved)
+        functions = Writer(reserved, inline=_packages_to_write(), dims=self.dims)
+        literals = Literals(constants, special=self._special(functions), sort_key=self._sort_key)
         lines: list[str] = []
         for name, value in values.items():
             lines.extend(literals.assignment(name, value))
         self._reserved.update(constants.definitions)
-        return Part(list(constants.imports), constants.lines, lines)
+        imports = [*constants.imports, *filter(None, functions.names.code().splitlines())]
+        for line in imports:
+            if line.split()[1].split(".")[0] not in {*_PACKAGES, *sys.stdlib_module_names}:
+                raise TypeError(f"{', '.join(values)}: a function in there needs {line!r}, which RETURNN doesn't have")
+        return Part(imports, [*constants.definitions.values(), *functions.definitions], lines)
 
     @property
     def dims_part(self) -> Part:
         """of all dims which were in the values"""
         return Part(self.dims.imports, [], self.dims.lines)
 
-    def _special(self, constants: Constants):
+    def _special(self, functions: Writer) -> Callable[[Any, str], str | None]:
         def code_of(value: Any, path: str) -> str | None:
             if isinstance(value, (Dim, MarkedDim)):
                 return self.dims.ref(value)
-            if isinstance(value, type) or callable(value):
-                return _reference(value, constants, path)
+            if callable(value):
+                try:
+                    return one_line(functions.value(value, where=path))
+                except ValueError as error:
+                    raise TypeError(f"expected functions that can be written as code: {error}") from error
             return None
 
         return code_of
@@ -144,17 +163,7 @@ class NetCode:
         return 2, repr(value)
 
 
-def _reference(value: Any, constants: Constants, path: str) -> str:
-    """:return: code for a function or class"""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    package = (module or "").split(".")[0]
-    if module == "builtins" and isinstance(value, (type, types.BuiltinFunctionType)):
-        return str(name)
-    if isinstance(module, str) and (package in _PACKAGES or package in sys.stdlib_module_names):
-        found: Any = sys.modules.get(module)
-        for part in (name or "").split("."):
-            found = getattr(found, part, None)
-        if found is value:
-            constants.imports[f"import {module}"] = None
-            return f"{module}.{name}"
-    raise TypeError(f"{path}: expected a function of returnn, numpy, tensorflow or Python's own, got {value!r}")
+def _packages_to_write() -> tuple[str, ...]:
+    """:return: all whose functions are written out, as RETURNN may be without these packages"""
+    packages = {name.split(".")[0] for name in sys.modules}
+    return tuple(sorted(packages - _PACKAGES - set(sys.stdlib_module_names)))

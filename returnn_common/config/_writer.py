@@ -39,12 +39,13 @@ class Writer:
 
     :param options: all of them
     :param inline: modules whose functions and classes are written out
+    :param dims: for dims; None: they are declared in the config
     """
 
-    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...] = ()):
+    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...] = (), dims: DimsCode | None = None):
         self.options = options
         reserved = {*options, "config", "annotations", "batch_dim", "single_step_dim", *dir(builtins)}
-        self.dims = DimsCode(reserved=reserved)
+        self.dims = dims or DimsCode(reserved=reserved)
         self.names = Imports(reserved=reserved, dims=self.dims)
         self._functions = Definitions(self, inline=inline)
         self._active: list[int] = []  # ids of what is being written

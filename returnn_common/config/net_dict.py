@@ -19,19 +19,19 @@ import numpy
 from returnn.tensor import Dim, Tensor
 from returnn.tensor.marked_dim import MarkedDim
 
-from ._clean_dims import CleanDims
+from ._clean_dims import CleanDims, map_dims
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
 from ._sources import read_config
 from .dims_code import DimsCode
 
-__all__ = ["NetDict", "make_net_dict"]
+__all__ = ["HEAD", "NetDict", "make_net_dict"]
 
 _BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants; RETURNN takes it where a config has none
 _STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
 _REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
-_HEAD = '"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
+HEAD = '"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
 
 
 class NetDict:
@@ -102,7 +102,7 @@ class NetDict:
     @property
     def code(self) -> str:
         """All of it: a config for RETURNN. Evaluated, it gives the same ``extern_data`` and ``network``."""
-        return _HEAD + join_parts([ROOM, *self._parts["code"].values()])
+        return HEAD + join_parts([ROOM, *self._parts["code"].values()])
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
     with restored_dims(own):
         layers = call_deep(lambda: build_layers({**options, "extern_data": extern_data}, epoch=epoch))
         dims = CleanDims(own, find_dims([layers.network, layers.dims]))
-    network = dims.replace(layers.network)
+    network = map_dims(layers.network, dims.clean)
     names = _name_dims(extern_data, network, order=[dims.clean(dim) for dim in layers.dims])
     return NetDict(network, extern_data, dims=names, options=_other_options(options), parameters=layers.parameters)
 
@@ -173,7 +173,7 @@ def _with_dims(name: str, entry: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"dims": list(tensor.dims), "dtype": tensor.dtype}
     if tensor.sparse_dim is not None:
         options["sparse_dim"] = tensor.sparse_dim
-    if tensor.feature_dim is not None and isinstance(entry, Tensor):
+    if tensor.feature_dim is not None:
         options["feature_dim"] = tensor.feature_dim
     return {**options, **rest}
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from returnn_common import nn
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.training import train_step
@@ -13,7 +15,7 @@ from tests.zoo import Entry
 from tests.zoo_kinds import AUDIO, SPECTROGRAM
 from tests.zoo_runs import make
 
-__all__ = ["TinyEncoder", "make_tiny_config", "make_zoo_config"]
+__all__ = ["TinyEncoder", "has_parameters", "make_tiny_config", "make_training_options", "make_zoo_config"]
 
 
 class TinyEncoder(nn.Module):
@@ -56,6 +58,31 @@ def make_tiny_config(*, num_layers: int = 2, out_dim: int = 4, features: int = 3
             "data": {"dims": [nn.batch_dim, time_dim, features_dim], "dtype": "float32"},
             "classes": {"dims": [nn.batch_dim, labels_time_dim], "sparse_dim": labels_dim, "dtype": "int32"},
         },
+    }
+
+
+def make_training_options(*, features: int = 3, labels: int = 5) -> dict[str, Any]:
+    """:return: what a config needs besides, to train in a moment: labels that are seen in the features"""
+    rng = np.random.default_rng(1)
+    sequences = []
+    for i in range(8):
+        classes = (rng.integers(0, labels, 1 + i % 3)).astype("int32")
+        frames = np.repeat(classes, 6)
+        sequences.append({"data": np.eye(labels, features)[frames].astype("float32"), "classes": classes})
+    return {
+        "train": {
+            "class": "StaticDataset",
+            "data": sequences,
+            "output_dim": {"data": (features, 2), "classes": (labels, 1)},
+        },
+        "max_seqs": 4,
+        "num_epochs": 3,
+        "learning_rate": 0.01,
+        "optimizer": {"class": "adam", "epsilon": 1e-8},
+        "model": "model",
+        "learning_rate_file": "learning_rates",
+        "tf_log_dir": None,
+        "log_verbosity": 5,
     }
 
 

@@ -48,8 +48,8 @@ def test_source_is_that_of_the_model(entry: Entry):
     code = net_dict.code
     evaluated: dict = {}
     exec(code, evaluated)
-    assert _plain(evaluated["network"]) == _plain(net_dict.network)
-    assert _plain(evaluated["extern_data"]) == _plain(net_dict.extern_data)
+    assert plain(evaluated["network"]) == plain(net_dict.network)
+    assert plain(evaluated["extern_data"]) == plain(net_dict.extern_data)
     assert "returnn_common" not in code
     assert pickle.loads(pickle.dumps(net_dict)).code == code
     assert make_net_dict(make_zoo_config(entry, train=True)).code == code
@@ -60,21 +60,23 @@ def test_source_is_that_of_the_model(entry: Entry):
         assert shapes == parameter_shapes(entry)
 
 
-def _plain(value):
+def plain(value):
     """:return: the same with what can be compared for dims and arrays"""
     if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in value.items()}
+        return {plain(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
+        return type(value)(map(plain, value))
     if isinstance(value, set):
-        return sorted(map(repr, map(_plain, value)))
+        return sorted(map(repr, map(plain, value)))
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
+    if callable(value):
+        return value.__name__
     if hasattr(value, "tag"):
-        return type(value).__name__, _plain(value.tag)
+        return type(value).__name__, plain(value.tag)
     if hasattr(value, "derived_from_op"):
         operation = value.derived_from_op
-        made_of = (operation.kind, *map(_plain, operation.inputs)) if operation else value.name
+        made_of = (operation.kind, *map(plain, operation.inputs)) if operation else value.name
         return made_of, value.dimension, value.kind and value.kind.name, value.match_priority
     return value
 
