@@ -133,8 +133,7 @@ class LogMel(nn.Module):
         :return: the frames that reach beyond the end
         """
         source, time = self._samples.flush(state.samples)
-        source = source.copy_masked(0.0)
-        source, (padded_dim,) = nn.pad(source, axes=[time], padding=[(0, _WINDOW - 1)], value=0.0)
+        source, padded_dim = pad_zeros(source, axis=time, num=_WINDOW - 1)
         features, frames_dim = self._log_mel(source, padded_dim)
         if self.causal is not None:
             features, _ = self.causal(features, spatial_dim=frames_dim, state=state.sums)

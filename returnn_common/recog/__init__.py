@@ -5,6 +5,7 @@ From a model to n-best lists and a word error rate.
 from __future__ import annotations
 
 from .align_step import AlignCallback, align_callback, align_step
+from .live import LiveTranscriber
 from .nbest import read_nbest, write_nbest
 from .recog_step import RecogCallback, recog_callback, recog_step
 from .scoring import score_wer
@@ -27,6 +28,7 @@ __all__ = [
     "word_times",
     "Segment",
     "split_at_silence",
+    "LiveTranscriber",
     "Transcriber",
     "Transcript",
 ]

@@ -213,22 +213,33 @@ def _no_gradients() -> Any:
     return nn.stop_gradient_scope() if nn.get_selected_backend() == "torch" else contextlib.nullcontext()
 
 
-def _to_16khz_mono(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
-    """:return: {time}, float32"""
+def to_mono(owner: str, waveform: np.ndarray, *, may_be_empty: bool) -> np.ndarray:
+    """
+    :param owner: whose argument, for the messages
+    :param waveform: {time} or {time, channel}, of which the average is taken; float in [-1, 1], or int16
+    :param may_be_empty: whether there may be no samples
+    :return: {time}, float64
+    :raises TypeError: for another type
+    :raises ValueError: for another shape, or samples that are no numbers
+    """
     if not isinstance(waveform, np.ndarray) or not (waveform.dtype == np.int16 or waveform.dtype.kind == "f"):
         got = waveform.dtype if isinstance(waveform, np.ndarray) else type(waveform).__name__
-        raise TypeError(f"Transcriber: waveform, expected a NumPy array of float or int16, got {got}")
-    if waveform.ndim not in (1, 2) or not waveform.size:
+        raise TypeError(f"{owner}: waveform, expected a NumPy array of float or int16, got {got}")
+    if waveform.ndim not in (1, 2) or 0 in waveform.shape[may_be_empty:]:
         raise ValueError(
-            f"Transcriber: waveform, expected the shape [time] or [time, channels], got {list(waveform.shape)}"
+            f"{owner}: waveform, expected the shape [time] or [time, channels], got {list(waveform.shape)}"
         )
-    if not sample_rate > 0:
-        raise ValueError(f"Transcriber: sample_rate, expected a positive number, got {sample_rate!r}")
     samples = waveform.astype("float64") / (2.0**15 if waveform.dtype == np.int16 else 1.0)
     if not np.isfinite(samples).all():
-        raise ValueError("Transcriber: waveform, expected numbers, got samples that are infinite or not a number")
-    if samples.ndim == 2:
-        samples = samples.mean(axis=1)
+        raise ValueError(f"{owner}: waveform, expected numbers, got samples that are infinite or not a number")
+    return samples.mean(axis=1) if samples.ndim == 2 else samples
+
+
+def _to_16khz_mono(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+    """:return: {time}, float32"""
+    samples = to_mono("Transcriber", waveform, may_be_empty=False)
+    if not sample_rate > 0:
+        raise ValueError(f"Transcriber: sample_rate, expected a positive number, got {sample_rate!r}")
     if sample_rate != SAMPLE_RATE:
         import soxr
 

@@ -38,11 +38,25 @@ class Subsampling(nn.Module):
         return out, spatial_dim
 
 
-def make_tone_model(vocab_dim: nn.Dim | None = None) -> CtcModel:
+class StreamingSubsampling(Subsampling):
+    """see :class:`nn.StreamingEncoder`; nothing depends on the frames before"""
+
+    chunk_size = 5
+
+    def initial_state(self, *, batch_dims: Sequence[nn.Dim]) -> nn.State:
+        """of nothing"""
+        return nn.State()
+
+    def step(self, chunk: nn.Tensor, *, in_spatial_dim: nn.Dim, state: nn.State) -> Any:
+        """of whole chunks"""
+        return *self(chunk, in_spatial_dim=in_spatial_dim), state
+
+
+def make_tone_model(vocab_dim: nn.Dim | None = None, *, streaming: bool = False) -> CtcModel:
     """:return: with parameters of any value, see :func:`set_parameters`"""
     features = LogMel(NUM_MELS, normalize=False)
     return CtcModel(
-        encoder=Subsampling(features.out_dim),
+        encoder=(StreamingSubsampling if streaming else Subsampling)(features.out_dim),
         vocab_dim=nn.Dim(len(WORDS), name="words") if vocab_dim is None else vocab_dim,
         features=features,
     )

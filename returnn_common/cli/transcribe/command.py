@@ -7,16 +7,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ...datasets.audio import SAMPLE_RATE
+from ...recog.live import LiveTranscriber, can_stream
+from ...recog.times import frame_shift
+from ...recog.transcribe import Transcript
 from ..errors import CommandError
 from ..run_model import RunModel, choose_device, load_run_model
 from .formats import FORMATS, WITH_TIMES
 from .output import Output
 from .pipeline import Result, transcribe_recordings
-from .recordings import Found, find_recordings
+from .recordings import Found, Source, find_recordings
 from .search import choose_search
+from .stream import stream_recordings
 
 __all__ = ["add_parser", "main"]
 
@@ -50,6 +55,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "(default: standard output)",
     )
     parser.add_argument("--no-times", action="store_true", help="json without words: also of models that know no times")
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="piece by piece, as if somebody spoke, with what is known so far on standard error; of models with a "
+        "streaming encoder; text, or json with --no-times",
+    )
     search = parser.add_argument_group("search")
     search.add_argument("--beam", metavar="N", type=int, help="size of the beam (default: the recipe's)")
     search.add_argument(
@@ -106,8 +117,8 @@ def main(args: argparse.Namespace) -> int:
         if args.checkpoint is None and run.checkpoint is not None and not run.checkpoint.name.startswith("average."):
             _tell(console, f"{args.model} has not ended, its last checkpoint is used: {run.checkpoint.name}")
         with run.forward():
-            transcriber = _make_transcriber(run, args)
-            failed += _transcribe(found, transcriber, output, console)
+            transcribe = _stream if args.stream else _transcribe
+            failed += transcribe(found, run, args, output, console)
     if failed and not found.is_single:
         _tell(console, f"{failed} of {len(found.sources) + len(found.problems)} without a transcript")
     return 1 if failed else 0
@@ -130,20 +141,42 @@ def _check_numbers(args: argparse.Namespace):
         raise CommandError(f"--lm-scale {args.lm_scale:g} needs --lm")
     if args.no_times and args.format not in ("text", "json"):
         raise CommandError(f"--no-times: --format {args.format} is made of times")
+    if args.stream and args.format != "text" and not args.no_times:
+        other = "add --no-times, or use --format text" if args.format == "json" else "use --format text"
+        raise CommandError(f"--stream: --format {args.format} has times, which need whole recordings; {other}")
 
 
-def _transcribe(found: Found, transcriber: Any, output: Output, console: Any) -> int:
+def _transcribe(found: Found, run: RunModel, args: argparse.Namespace, output: Output, console: Any) -> int:
+    """:return: how many have no transcript"""
+    transcriber = _make_transcriber(run, args)
+    with output, _progress_bar(console, len(found.sources), output=output) as on_progress, _search_errors():
+        results = transcribe_recordings(found.sources, transcriber, on_progress=on_progress)
+        return _write(results, output, console)
+
+
+def _stream(found: Found, run: RunModel, args: argparse.Namespace, output: Output, console: Any) -> int:
+    """:return: how many have no transcript"""
+
+    def show(source: Source, transcript: Transcript) -> None:
+        name = "" if found.is_single else f"{source.name} "
+        console.print(f"{name}{transcript.end:.2f} s: {transcript.text}", markup=False, soft_wrap=True)
+
+    with output, _search_errors():
+        make_live, piece = _make_live(run, args)
+        return _write(stream_recordings(found.sources, make_live, piece=piece, on_partial=show), output, console)
+
+
+def _write(results: Iterable[Result], output: Output, console: Any) -> int:
     """:return: how many have no transcript"""
     failed, mixed_down = 0, []
-    with output, _progress_bar(console, len(found.sources), output=output) as on_progress, _search_errors():
-        for result in transcribe_recordings(found.sources, transcriber, on_progress=on_progress):
-            if result.error is not None:
-                failed += 1
-                _tell(console, f"{result.source.name}: {result.error}")
-                continue
-            if result.num_channels > 1:
-                mixed_down.append(result)
-            output.write(result)
+    for result in results:
+        if result.error is not None:
+            failed += 1
+            _tell(console, f"{result.source.name}: {result.error}")
+            continue
+        if result.num_channels > 1:
+            mixed_down.append(result)
+        output.write(result)
     if mixed_down:
         _tell(console, _describe_mixed_down(mixed_down))
     return failed
@@ -174,6 +207,19 @@ def _make_transcriber(run: RunModel, args: argparse.Namespace) -> Any:
         max_seconds=args.max_seconds,
         batch_seconds=args.batch_seconds,
     )
+
+
+def _make_live(run: RunModel, args: argparse.Namespace) -> tuple[Callable[[], LiveTranscriber], int]:
+    """:return: what makes one for each recording; and the samples of a chunk of the encoder"""
+    decode, _ = _check_recogniser(run, args.model)
+    if not can_stream(run.model):
+        raise CommandError(
+            f"--stream: {args.model} needs whole recordings, for its {type(run.model.encoder).__name__} or its features"
+            " look into the future; train one with a streaming encoder, such as --set encoder=streaming of digits_ctc"
+        )
+    search = choose_search(run, beam=args.beam, lm=args.lm, lm_scale=args.lm_scale, settings=args.set)
+    piece = run.model.encoder.chunk_size * frame_shift(run.model) * SAMPLE_RATE
+    return lambda: LiveTranscriber(run.model, decode=decode, search=search), round(piece)
 
 
 def _check_recogniser(run: RunModel, name: str) -> tuple[Callable[..., str], Callable[..., Any] | None]:

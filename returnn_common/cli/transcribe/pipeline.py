@@ -4,6 +4,7 @@ From recordings to transcripts: reads, splits, recognises in batches, puts toget
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from ...recog.segments import Segment, split_at_silence
 from ...recog.transcribe import Transcriber, Transcript, join
 from .recordings import Source
 
-__all__ = ["Result", "transcribe_recordings"]
+__all__ = ["Result", "reading_errors", "transcribe_recordings"]
 
 
 @dataclass
@@ -65,6 +66,17 @@ class _Queue:
         return any(entry[0] is result for entry in self.waiting)
 
 
+@contextlib.contextmanager
+def reading_errors(result: Result) -> Iterator[None]:
+    """:param result: is told why its recording cannot be read, if so"""
+    try:
+        yield
+    except (BrokenAudioError, EmptyAudioError) as error:
+        result.error = str(error)
+    except OSError as error:
+        result.error = error.strerror or str(error)
+
+
 def transcribe_recordings(
     sources: Sequence[Source], transcriber: Transcriber, *, on_progress: Callable[[float], None] = lambda done: None
 ) -> Iterator[Result]:
@@ -77,13 +89,9 @@ def transcribe_recordings(
     queue, open_results = _Queue(transcriber), deque[Result]()
     for index, source in enumerate(sources):
         result = Result(source)
-        try:
+        with reading_errors(result):
             for part in _read_into(queue, result, max_seconds=transcriber.max_seconds):
                 on_progress(index + part)
-        except (BrokenAudioError, EmptyAudioError) as error:
-            result.error = str(error)
-        except OSError as error:
-            result.error = error.strerror or str(error)
         if result.error is not None:
             queue.drop(result)
         open_results.append(result)
