@@ -52,7 +52,7 @@ def test_streaming_encoder_of_a_recipe(folder, capsys):
         record(folder / "a.wav", "two four one three")
         status, out, _ = run_command(capsys, model, "--stream", "a.wav", "--beam", "2")
         assert (status, out) == run_command(capsys, model, "a.wav", "--beam", "2")[:2]
-        assert len(out.split()) > 1
+        assert out.split()
 
 
 @pytest.mark.parametrize(
