@@ -16,6 +16,7 @@ from .augment import Augment
 from .features import NUM_MELS
 from .interface import DatasetConfig, VocabConfig
 from .speech_dataset import SpeechDataset
+from .vocab import check_transcripts
 
 __all__ = ["AudioCorpus", "EvalOptions", "TrainOptions"]
 
@@ -260,19 +261,24 @@ class AudioCorpus(DatasetConfig):
 
     def check(self):
         """
-        Looks whether all splits are there, and large enough.
+        Looks whether all splits are there, large enough, and can be written with the vocabulary.
 
         :raises FileNotFoundError: naming what is not there
-        :raises ValueError: if there are fewer training utterances than ``train_epoch_split``
+        :raises ValueError: if there are fewer training utterances than ``train_epoch_split``, or transcripts have what
+            the vocabulary lacks: naming what, how often, and in which utterances
         """
-        total = sum(len(self.open(split).names) for split in self.train_splits)
-        for split in (*self.dev_splits, *self.test_splits):
-            self.open(split)
+        texts = {
+            split: self.get_references(split)
+            for split in dict.fromkeys((*self.train_splits, *self.dev_splits, *self.test_splits))
+        }
+        total = sum(len(texts[split]) for split in self.train_splits)
         if total < self.train_epoch_split:
             raise ValueError(
                 f"{type(self).__name__}: train_epoch_split: expected at most the number of training utterances, "
                 f"{total}, got {self.train_epoch_split}"
             )
+        for split, references in texts.items():
+            check_transcripts(self.vocab, references, what=f"transcripts of {split}")
 
     def _get_dev_dataset(self, split: str) -> dict[str, Any]:
         return self._get_dataset([split], subset=self.eval_options.dev_subset)

@@ -18,7 +18,7 @@ from .interface import VocabConfig
 from .prepare.folder import find_tables
 from .prepare.report import Problem
 from .transcripts_table import TableColumns
-from .vocab import CharacterVocab, check_transcripts, make_vocab
+from .vocab import CharacterVocab, make_vocab
 
 __all__ = ["AudioFolder", "FolderTables"]
 
@@ -158,12 +158,6 @@ class AudioFolder(AudioCorpus):
         return "".join(
             sorted({char for split in self.train_splits for text in self.open(split).texts for char in text})
         )
-
-    def check(self):
-        """see :class:`AudioCorpus`; also whether the vocabulary has what the transcripts have"""
-        super().check()
-        for split in dict.fromkeys((*self.train_splits, *self.dev_splits, *self.test_splits)):
-            check_transcripts(self.vocab, self.get_references(split))
 
     def find_problems(self, split: str) -> list[Problem]:
         """

@@ -124,7 +124,7 @@ def test_recipe_that_cannot_be_read(text, message, corpus, tmp_path, capsys):
     "splits, words, message",
     [
         ({"train": 2, "dev": 1}, None, "the recipe needs the split test, there are dev, train"),
-        (SPLITS, ["ONE", "HUNDRED"], "transcripts cannot be written with WordVocab("),
+        (SPLITS, ["ONE", "HUNDRED"], "transcripts of train cannot be written with WordVocab("),
     ],
 )
 def test_corpus_that_does_not_fit(splits, words, message, tmp_path, capsys):

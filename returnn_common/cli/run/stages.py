@@ -96,8 +96,6 @@ def prepare(run: Run, corpus: Path) -> Path:
     :return: folder of the prepared corpus; or the text
     :raises CommandError: if there is nothing in it, a split is missing, or transcripts do not fit the vocabulary
     """
-    from ...datasets import check_transcripts
-
     if run.recipe.evaluation == "perplexity":
         return _check_text(run, corpus)
     prepared = is_prepared(run.recipe, corpus)
@@ -114,8 +112,6 @@ def prepare(run: Run, corpus: Path) -> Path:
         raise CommandError(f"corpus {corpus}: the recipe needs the split {', '.join(missing)}, there are {found}")
     try:
         dataset.check()
-        for split in run.recipe.splits:
-            check_transcripts(dataset.vocab, dataset.get_references(split))
     except (ValueError, OSError) as error:
         raise CommandError(f"corpus {corpus}: {error}") from error
     run.folder.update(prepared=True)

@@ -60,15 +60,32 @@ def test_seed(tiny: Path):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+def _prepare(folder: Path, **texts: list[str]) -> Path:
+    for split, lines in texts.items():
+        recordings = {f"1-1-{i}.flac": encode(tone(seed=i)) for i in range(len(lines))}
+        transcript = "".join(f"1-1-{i} {line}\n" for i, line in enumerate(lines))
+        write_chapter(folder / "src" / split / "1" / "1", recordings, transcript)
+    prepare_librispeech(folder / "src", folder / "dest")
+    return folder / "dest"
+
+
 def test_characters_of_several_bytes(tmp_path: Path):
     """RETURNN's own class of characters has the labels, but refuses such a text"""
     texts = ["CAFÉ", "NAÏVE 漢"]
-    for split in ("train", "dev", "test"):
-        lines = "".join(f"1-1-{i} {text}\n" for i, text in enumerate(texts))
-        recordings = {f"1-1-{i}.flac": encode(tone(seed=i)) for i in range(2)}
-        write_chapter(tmp_path / "src" / split / "1" / "1", recordings, lines)
-    prepare_librispeech(tmp_path / "src", tmp_path / "dest")
+    corpus = _prepare(tmp_path, train=texts)
     for name in ("chars", "spm1k", "bpe1k"):
         vocab = make_vocab(name, byte_fallback=True)
-        labels = _labels(tiny_dataset(tmp_path / "dest", vocab=vocab).get_train_dataset())
+        labels = _labels(tiny_dataset(corpus, vocab=vocab).get_train_dataset())
         assert {vocab.decode(ids) for ids in labels.values()} == set(texts)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_what_does_not_fit_is_found_before_the_training(split: str, tmp_path: Path):
+    texts = {name: ["A", "AÉ", "BÉÉ"] if name == split else ["A", "B"] for name in ("train", "dev", "test")}
+    corpus = _prepare(tmp_path, **texts)
+    message = (
+        rf"2 of 3 transcripts of {split} cannot be written .*, which lacks 'É' U\+00C9 \(3 times, in 1-1-1, 1-1-2\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        tiny_dataset(corpus, vocab="chars").check()
+    tiny_dataset(corpus, vocab=make_vocab("chars", byte_fallback=True)).check()
