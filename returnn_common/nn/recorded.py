@@ -3,7 +3,8 @@ A loop over frames without what RETURNN's frontend costs in each of them.
 
 On PyTorch, an operation of the frontend takes 10 to 100 µs of Python, one of PyTorch's own 2 to 5 µs. Where tensors are
 small, as in a search, that is all of the time. So the operations of one frame are recorded below the frontend, and
-repeated for the others. The other engines compile their loops, or run them as they are.
+repeated for the others, on the CPU by NumPy if they are small. The other engines compile their loops, or run them as
+they are.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import returnn.frontend as rf
 from returnn.frontend.nested import tree  # the same functions on nested structures as RETURNN's own
 from returnn.tensor import Dim, Tensor
 
-from ._recording import compile_calls, record
+from ._recording import Repeat, compile_calls, record
 from .loop import while_loop
 
 __all__ = ["fold_over", "loop_eager"]
 
-_ATTEMPTS = 3  # the first frames can have dims in another order, or tensors laid out in memory otherwise
+_ATTEMPTS = 3  # after the first frames, dims can be in another order, or tensors laid out in memory otherwise
 
 
 def fold_over(
@@ -85,18 +86,15 @@ def loop_eager(
     for t in range(size):
         x = tree.map_structure(lambda x: None if x is None else rf.gather(x, indices=t, axis=spatial_dim), xs)  # noqa: B023
         run = None
-        if may_repeat and 1 <= t <= _ATTEMPTS < size:
+        if may_repeat and t <= _ATTEMPTS < size:
             y, state, run = _record(call, x, state)
         else:
             y, state = call(x, state)
         outputs.append(y)
         if run is not None:
-            raw: Sequence[Any] = [s.raw_tensor for s in tree.flatten(state)]
             frames = [x.raw_tensor.unbind(axis)[t + 1 :] for x, axis in zip(tensors, axes, strict=True)]
-            for frame in zip(*frames, strict=True):
-                results = run(*frame, *raw)
-                outputs.append(results[: len(y)])
-                raw = results[len(y) :]
+            more, raw = run(zip(*frames, strict=True), [s.raw_tensor for s in tree.flatten(state)])
+            outputs.extend(more)
             last = [_with_value(s, r) for s, r in zip(tree.flatten(state), raw, strict=True)]
             return outputs, tree.unflatten_as(state, last)
     return outputs, state
@@ -104,10 +102,13 @@ def loop_eager(
 
 def _record(
     call: Callable[[Any, Any], tuple[list[Any], Any]], x: Any, state: Any
-) -> tuple[list[Any], Any, Callable[..., Sequence[Any]] | None]:
+) -> tuple[list[Any], Any, Repeat | None]:
     """
-    :return: y; new state; and raw tensors of x and state -> those of y and the new state, or None where that can't be
+    :return: y; new state; and what repeats it for raw tensors of x and state, or None where that can't be
     """
+    # Copies: the body can know a state's tensor from elsewhere as well, where it stays.
+    copies = [_with_value(s, s.raw_tensor.clone()) if isinstance(s, Tensor) else s for s in tree.flatten(state)]
+    state = tree.unflatten_as(state, copies)
     (y, new_state), calls = record(lambda: call(x, state))
     old, new = tree.flatten(state), tree.flatten(new_state)
     if not all(isinstance(a, Tensor) and isinstance(b, Tensor) for a, b in zip(old, new, strict=True)):

@@ -224,9 +224,9 @@ class PrefixBeamSearch:
         extends_int = nn.cast(extends, self.index_dtype)
         before = take(state["length"])
         length = before + extends_int
-        append = nn.logical_and(nn.compare_bc(self.positions, "equal", before), extends)
-        history = nn.where(append, label, take(state["history"]))
-        in_blank = take(stay_blank) + nn.where(extends, NEG, 0.0)
+        added = nn.where(extends, label, -1)
+        history = nn.where(nn.compare_bc(before, "equal", self.positions), added, take(state["history"]))
+        in_blank = nn.where(extends, NEG, take(stay_blank))
         in_label = nn.where(extends, scores, take(stay_label))
         if self.pruning.score_margin is not None:
             best = nn.reduce_max(scores, axis=self.beam_dim)
@@ -237,7 +237,7 @@ class PrefixBeamSearch:
         source_of_other = self._as_other(source)
         behind = nn.gather(take(state["next"]), indices=source_of_other, axis=self.other_dim)
         same_source = nn.compare_bc(source, "equal", source_of_other)
-        behind = nn.where(same_source, nn.where(extends, label, -1), behind)
+        behind = nn.where(same_source, added, behind)
         further = nn.gather(history, indices=self._as_other(length), axis=self.room_dim)
         further = nn.where(nn.compare_bc(behind, "equal", self._as_other(label)), further, -1)
         return {
