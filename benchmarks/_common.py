@@ -25,7 +25,7 @@ from typing import TypeVar
 if str(Path(__file__).resolve().parents[1]) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-__all__ = ["Comparison", "add_options", "gemm_rate", "installed", "measure", "report", "versions"]
+__all__ = ["Comparison", "add_options", "gemm_rate", "installed", "measure", "report", "save", "versions"]
 
 Made = TypeVar("Made")
 
@@ -132,5 +132,10 @@ def report(comparison: Comparison, *, json_file: Path | None = None, unit: str =
         best = min(peers, key=lambda name: peers[name])
         print(f"  {comparison.ours} / {best}: {comparison.ratio:.2f}")
     if json_file is not None:
-        with json_file.open("a") as file:
-            file.write(json.dumps({**asdict(comparison), "medians": medians, "ratio": comparison.ratio}) + "\n")
+        save(comparison, json_file)
+
+
+def save(comparison: Comparison, json_file: Path) -> None:
+    """appends it, in a line"""
+    with json_file.open("a") as file:
+        file.write(json.dumps({**asdict(comparison), "medians": comparison.medians, "ratio": comparison.ratio}) + "\n")

@@ -11,24 +11,20 @@ recognition does; we take the utterances as a batch. Without ESPnet, only our fi
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything loads a library that reads it
-os.environ.setdefault("DISABLE_CUDA", "1")
-
 import argparse
 import logging
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+# isort: split
+from benchmarks._common import Comparison, add_options, installed, measure, report, versions
+
+# isort: split
 import numpy
 import torch
 from returnn.util.basic import BehaviorVersion
@@ -57,8 +53,8 @@ class Sizes:
         return self.labels - 1
 
 
-def make_ours(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
-    """:return: function that searches once, and returns the number of utterances"""
+def make_ours(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], None]:
+    """:return: searches all utterances at once"""
     nn.select_backend_torch()
     nn.set_random_seed(1)
     BehaviorVersion.set_min_behavior_version(29)
@@ -76,7 +72,7 @@ def make_ours(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
         nn.convert_to_tensor(numpy.full([sizes.batch], sizes.frames, "int32"), dims=[batch_dim]), name="time"
     )
 
-    def search() -> int:
+    def search() -> None:
         nn.init_forward_step_run_ctx(step=0)
         with torch.no_grad():
             source = nn.convert_to_tensor(encoded, dims=[batch_dim, time_dim, feature_dim])
@@ -90,13 +86,12 @@ def make_ours(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
                 eos=sizes.eos,
             )
         assert len(found.nbest(0)[0][1]) == sizes.steps - 1
-        return sizes.batch
 
     return search
 
 
-def make_espnet(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
-    """see make_ours"""
+def make_espnet(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], None]:
+    """:return: searches one utterance"""
     from espnet.nets.batch_beam_search import BatchBeamSearch
     from espnet2.asr.decoder.transformer_decoder import TransformerDecoder
 
@@ -122,20 +117,12 @@ def make_espnet(sizes: Sizes, encoded: numpy.ndarray) -> Callable[[], int]:
     )
     utterance = torch.tensor(encoded[0])
 
-    def search() -> int:
+    def search() -> None:
         with torch.no_grad():
             found = beam(utterance, maxlenratio=-sizes.steps, minlenratio=0.0)
         assert len(found[0].yseq) == sizes.steps + 2  # begin and end of sentence
-        return 1
 
     return search
-
-
-def cpu_seconds(search: Callable[[], int]) -> float:
-    """per utterance"""
-    start = time.process_time()
-    utterances = search()
-    return (time.process_time() - start) / utterances
 
 
 def main():
@@ -143,34 +130,23 @@ def main():
     parser.add_argument("--steps", type=int, default=250, help="of each search, end of sentence included")
     parser.add_argument("--batch", type=int, default=8, help="utterances that we search at once")
     parser.add_argument("--beam", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3, help="of each, taking turns; the median is printed")
+    add_options(parser, rounds=3)
     args = parser.parse_args()
     sizes = Sizes(steps=args.steps, batch=args.batch, beam=args.beam)
     torch.set_num_threads(1)
     rng = numpy.random.default_rng(1)
     encoded = rng.standard_normal((sizes.batch, sizes.frames, sizes.width)).astype("float32")
 
-    searches = {"returnn_common": make_ours(sizes, encoded)}
-    packages = ["torch", "returnn"]
-    try:
-        searches["espnet"] = make_espnet(sizes, encoded)
-        packages.append("espnet")
-    except ImportError as exc:
-        print(f"ESPnet is missing, so our figures only ({exc}). To install it: pip install espnet")
-    print(", ".join(f"{name} {metadata.version(name)}" for name in packages))
+    makers = {"returnn_common": make_ours, "espnet": make_espnet}
+    searches = installed({name: lambda make=make: make(sizes, encoded) for name, make in makers.items()}, args.only)
+    print(versions("torch", "returnn", "espnet"))
     print(sizes)
-    seconds: dict[str, list[float]] = {name: [] for name in searches}
-    for search in searches.values():  # what is done once, such as reading code and kernels
-        search()
-    for _ in range(args.rounds):
-        for name, search in searches.items():
-            seconds[name].append(cpu_seconds(search))
+    utterances = {"returnn_common": sizes.batch, "espnet": 1}
+    seconds = measure(searches, rounds=args.rounds)
     for name, values in seconds.items():
-        runs = " ".join(f"{x:.3f}" for x in values)
-        print(f"{name}: {statistics.median(values):.3f} s CPU per utterance (runs: {runs})")
-    if "espnet" in seconds:
-        ratio = statistics.median(seconds["returnn_common"]) / statistics.median(seconds["espnet"])
-        print(f"returnn_common / espnet: {ratio:.3f}")
+        seconds[name] = [value / utterances[name] for value in values]
+    title = f"Beam search, {sizes.steps} steps, {sizes.batch} at once, per utterance"
+    report(Comparison(title, seconds, "returnn_common", ["espnet"], {}), json_file=args.json, unit="s")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+# isort: split
+from benchmarks._common import Comparison, save
+
+# isort: split
 import torch
 from returnn.util.basic import BehaviorVersion
 
@@ -38,6 +42,7 @@ from returnn_common import nn
 
 BLANK = 0
 PEERS = {"logits": "logits: torchaudio", "halves": "halves: torchaudio"}
+COMPARED = {"logits: rnnt": "logits: torchaudio", "halves: pruned": "halves: torchaudio"}
 VARIANTS = [
     *("logits: torchaudio", "logits: rnnt", "logits: monotonic", "logits: ctc"),
     *("halves: torchaudio", "halves: whole", "halves: by blocks", "halves: pruned"),
@@ -188,6 +193,7 @@ def main():
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     for name, value in asdict(Sizes()).items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures to this file, a line each")
     parser.add_argument("--one", action="store_true", help="one run in this process, as JSON")
     args = parser.parse_args()
     sizes = Sizes(**{name: getattr(args, name) for name in asdict(Sizes())})
@@ -197,7 +203,12 @@ def main():
     variants = args.variants if has_torchaudio() else [x for x in args.variants if "torchaudio" not in x]
     options = [f"--{name}={value}" for name, value in asdict(sizes).items()]
     print(f"torch {torch.__version__}, {sizes}")
-    report(run(lambda x: [sys.executable, __file__, "--one", "--variants", x, *options], variants, args.rounds))
+    results = run(lambda x: [sys.executable, __file__, "--one", "--variants", x, *options], variants, args.rounds)
+    report(results)
+    for ours, peer in COMPARED.items():
+        if args.json is not None and ours in results:
+            seconds = {name: [x["seconds"] for x in results[name]] for name in (ours, peer) if name in results}
+            save(Comparison(f"Transducer loss, {ours}", seconds, ours, [peer], {}), args.json)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def test_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, 
     runpy.run_path(str(BENCHMARKS / "search.py"), run_name="__main__")
     out = capsys.readouterr().out
     assert "Sizes(steps=3, batch=2, beam=4, layers=6" in out
-    assert "returnn_common: 0." in out and "s CPU per utterance" in out
-    assert ("ESPnet is missing, so our figures only" in out) != ("returnn_common / espnet: " in out)
+    assert "Beam search, 3 steps, 2 at once, per utterance\n  returnn_common " in out
+    assert ("espnet is not there" in out) != ("returnn_common / espnet: " in out)
 
 
 def _run_prepare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *options: str) -> str:
@@ -84,3 +84,14 @@ def test_lstm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, on
     runpy.run_path(str(BENCHMARKS / "lstm.py"), run_name="__main__")
     out = capsys.readouterr().out
     assert "LSTM, inference, 8 x 200 to 250 frames\n  ours" in out and "LSTM, training" in out
+
+
+def test_all(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):
+    """a table and a picture of one of them"""
+    monkeypatch.setattr(sys, "argv", ["all.py", "--quick", "--only", "startup", "--out", str(tmp_path / "results")])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(BENCHMARKS / "all.py"), run_name="__main__")
+    lines = (tmp_path / "results" / "table.md").read_text().splitlines()
+    assert lines[0] == "| work | ours | fastest peer | ratio |" and lines[2].startswith("| Start | ")
+    assert (tmp_path / "results" / "table.png").stat().st_size > 1000
+    assert "== startup" in capfd.readouterr().out
