@@ -30,6 +30,8 @@ _COMMANDS = {
     "score": "word error rate of hypotheses",
     "checkpoint": "show, convert and average checkpoints",
     "config": "compare configs",
+    "net-dict": "a config's model as RETURNN's TensorFlow layers",
+    "params": "the parameters of a config's model",
     "engines": "which engines are installed, and what runs on them",
 }
 
@@ -76,7 +78,7 @@ def _make_parser(command: str | None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, description in _COMMANDS.items():
         if name == command:
-            importlib.import_module(f".{name}", __package__).add_parser(subparsers)
+            importlib.import_module(f".{name.replace('-', '_')}", __package__).add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=description)
     return parser

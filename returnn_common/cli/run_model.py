@@ -18,7 +18,7 @@ from .quiet import stderr_to
 from .run.finished import TrainedRun, choose_checkpoint, load_run
 from .run.recipe import Recipe, describe_recipe, execute_recipe
 
-__all__ = ["RunModel", "choose_device", "load_run_model", "make_model"]
+__all__ = ["RunModel", "check_installed", "choose_device", "load_run_model", "make_model"]
 
 _BACKEND = "torch"
 
@@ -95,7 +95,7 @@ def make_model(path: Path, options: Mapping[str, str], *, device: str = "cpu") -
     :return: with a fresh model on PyTorch
     :raises CommandError: if PyTorch is not installed, or the recipe fails or has no ``get_model``
     """
-    _check_installed()
+    check_installed()
     from returnn.config import global_config_ctx
     from returnn.util.basic import BehaviorVersion
 
@@ -123,7 +123,7 @@ def choose_device(name: str | None) -> str:
     :param name: of PyTorch, such as cpu, cuda, cuda:1; None: a GPU if PyTorch finds one
     :raises CommandError: if there is none of that name, or PyTorch is not installed
     """
-    _check_installed()
+    check_installed()
     import torch
 
     if name is None:
@@ -135,6 +135,7 @@ def choose_device(name: str | None) -> str:
     return name
 
 
-def _check_installed():
+def check_installed():
+    """:raises CommandError: if PyTorch is not"""
     if importlib.util.find_spec("torch") is None:
         raise CommandError("needs torch, not installed: pip install 'returnn_common[torch]'")

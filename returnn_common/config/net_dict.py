@@ -23,11 +23,12 @@ from ._clean_dims import CleanDims, map_dims
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
-from ._sources import read_config
 from .dims_code import DimsCode
+from .sources import read_config
 
-__all__ = ["HEAD", "NetDict", "make_net_dict"]
+__all__ = ["BACKEND", "HEAD", "NetDict", "make_net_dict"]
 
+BACKEND = "tensorflow-net-dict"
 _BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants; RETURNN takes it where a config has none
 _STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
 _REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
@@ -64,6 +65,7 @@ class NetDict:
         self.extern_data = dict(extern_data)
         self.options = dict(options or {})
         self.parameters = dict(parameters or {})
+        self.left_out: list[str] = []
         self._given_dims = dict(dims or {})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,7 +111,9 @@ class NetDict:
         code = NetCode(self._given_dims)
         extern_data = code.part({"extern_data": self.extern_data})
         network = code.part({"network": self.network})
-        options = code.part({"backend": "tensorflow-net-dict", **self.options})
+        options = code.part({"backend": BACKEND, **self.options})
+        if self.left_out:
+            options.lines.append(f"# Left out, since it needs more than RETURNN: {', '.join(self.left_out)}")
         parts = {"options": options, "dims": code.dims_part, "extern_data": extern_data, "network": network}
         return {"code": parts, "dims": code.dims.names}
 
@@ -127,7 +131,7 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
     :raises TypeError: if the config is something else, or holds what can't be written
     :raises ValueError: if it lacks one of those
     """
-    options = _checked(read_config(config))
+    options = _checked(read_config(config, options={"backend": BACKEND}))
     extern_data = {name: _with_dims(name, entry) for name, entry in options["extern_data"].items()}
     own = find_dims(extern_data)
     with restored_dims(own):
@@ -135,7 +139,9 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
         dims = CleanDims(own, find_dims([layers.network, layers.dims]))
     network = map_dims(layers.network, dims.clean)
     names = _name_dims(extern_data, network, order=[dims.clean(dim) for dim in layers.dims])
-    return NetDict(network, extern_data, dims=names, options=_other_options(options), parameters=layers.parameters)
+    made = NetDict(network, extern_data, dims=names, options=_other_options(options), parameters=layers.parameters)
+    made.left_out = [name for name, value in options.items() if _is_data(name, value) and name not in made.options]
+    return made
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +218,12 @@ def _other_options(options: Mapping[str, Any]) -> dict[str, Any]:
     others = {k: v for k, v in options.items() if k not in _REPLACED and not k.startswith(("_", "torch_"))}
     others = {"behavior_version": options["behavior_version"], **others}
     return {name: value for name, value in others.items() if _is_plain(value)}
+
+
+def _is_data(name: str, value: Any) -> bool:
+    """:return: whether it's an option which RETURNN would have used, rather than what has made the config"""
+    is_own = name in _REPLACED or name.startswith(("_", "torch_"))
+    return not is_own and type(value) in (dict, list, tuple, set)
 
 
 def _is_plain(value: Any) -> bool:

@@ -17,7 +17,7 @@ from ._carry_over import find_parameters, find_variables, with_importers
 from ._clean_dims import map_dims
 from ._net_code import ROOM, NetCode, Part, join_parts
 from .dims_code import derive_dim
-from .net_dict import HEAD, NetDict, make_net_dict
+from .net_dict import BACKEND, HEAD, NetDict, make_net_dict
 
 __all__ = ["StagedNetDict", "make_staged_net_dict"]
 
@@ -128,7 +128,7 @@ class StagedNetDict:
         code = NetCode(self.dims)
         first = next(iter(self.stages.values()))
         parts = {"extern_data": code.part({"extern_data": self.extern_data})}
-        parts["options"] = code.part({"backend": "tensorflow-net-dict", **first.options})
+        parts["options"] = code.part({"backend": BACKEND, **first.options})
         for epoch, network in self.networks.items():
             parts[f"network_{epoch}"] = code.part({f"network_{epoch}": network})
         parts["dims"] = code.dims_part

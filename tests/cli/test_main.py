@@ -25,6 +25,8 @@ COMMANDS = [
     "score",
     "checkpoint",
     "config",
+    "net-dict",
+    "params",
     "engines",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import types
 from collections.abc import Mapping
@@ -33,12 +34,23 @@ def read_config(config: Any, *, options: Mapping[str, str] | None = None) -> dic
         loaded = Config()
         loaded.dict = {name: [value] for name, value in (options or {}).items()}
         namespace: dict[str, Any] = {"__file__": os.path.abspath(path), "__name__": "returnn_config", "config": loaded}
+        loaded.typed_dict = namespace
         with global_config_ctx(loaded), open(path, encoding="utf8") as file:
             exec(compile(file.read(), path, "exec"), namespace)
-        del namespace["config"]
-        found = {**namespace, **(options or {})}
+        found = {
+            **{name: value for name, value in namespace.items() if value is not loaded},
+            **{name: _value(text) for name, text in (options or {}).items()},
+        }
     else:
         raise TypeError(
             f"config: expected a dict, a module or the path of a file, got {type(config).__name__} {config!r}"
         )
     return {name: value for name, value in found.items() if not name.startswith("__")}
+
+
+def _value(text: str) -> Any:
+    """:return: what the text means in Python, or the text"""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
