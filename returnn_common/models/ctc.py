@@ -161,7 +161,8 @@ class CtcModel(nn.Module):
         :param lm_scale: its weight; with 0, it is ignored
         :param bos: of the scorer, see :func:`ctc_beam_search`
         :param eos: of the scorer, see :func:`ctc_beam_search`
-        :param recombine: what prefix beam search takes of a hypothesis' alignments, their "sum" or the best ("max")
+        :param recombine: what prefix beam search takes of a hypothesis' alignments, their "sum" or the best ("max");
+            the best label of each frame (``beam_size`` 1 without ``lm``) is one alignment, and its score
         :return: labels of ``vocab_dim``
         :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
             a beam below 1, or another ``recombine``
