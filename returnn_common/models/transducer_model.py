@@ -17,12 +17,10 @@ from ..search import (
     TransducerBeamStream,
     TransducerGreedyStream,
     TransducerLmScorer,
-    combine,
     ctc_align,
     ctc_soft_align,
-    transducer_beam_search,
-    transducer_greedy_search,
 )
+from .decoder.separate_blank import with_separate_blank
 from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor
 from .features import LogMel
 from .hypothesis_parts import score_parts
@@ -30,10 +28,11 @@ from .specaugment import SpecAugment
 from .speech import device_of, encode, last_ctc_log_probs
 from .streaming import EncoderStream, SpeechStream, check_encoder_streams
 from .transducer_labels import KnownLabels
+from .transducer_search import search_encoded, search_options
 
 __all__ = ["TransducerModel"]
 
-TOPOLOGIES = ("rnnt", "monotonic")
+TOPOLOGIES = ("rnnt", "monotonic", "ctc")
 
 
 class TransducerModel(nn.Module):
@@ -47,10 +46,10 @@ class TransducerModel(nn.Module):
     :param vocab_dim: labels without blank
     :param features: raw audio to the encoder's input; None: the source is that input
     :param specaugment: on the encoder's input, in training; None: none
-    :param topology: "rnnt" or "monotonic", see :class:`returnn_common.nn.TransducerTargets`
+    :param topology: "rnnt", "monotonic" or "ctc", see :class:`returnn_common.nn.TransducerTargets`
     :param fast_emission: see there
     :param separate_blank: blank gets its probability by a sigmoid of its own, the labels share the rest by a softmax:
-        the hybrid autoregressive transducer (Variani et al. 2020, https://arxiv.org/abs/2003.07705, section 3.1)
+        see :func:`.decoder.separate_blank.with_separate_blank`
     :param aux_ctc_layers: CTC heads on the outputs of these layers of the encoder (1 is the first)
     :param aux_ctc_scale: of the loss of each of them; the transducer's has 1
     :param frames_per_block: for how many frames at once the loss has the logits, see
@@ -244,14 +243,7 @@ class TransducerModel(nn.Module):
         logits = self.joiner(encoded, predicted)
         if not self.separate_blank:
             return logits
-        logits = nn.cast(logits, "float32")  # from mixed precision
-        # sigmoid(x) = exp(x + z) / (exp(x + z) + exp(z)), with z the labels' logsumexp
-        labels = nn.range_over_dim(self.labels_dim, dtype="int32", device=logits.device)
-        is_blank = nn.compare(labels, "equal", self.blank_index)
-        total = nn.reduce_logsumexp(nn.where(is_blank, -1e30, logits), axis=self.labels_dim)
-        logits = nn.where(is_blank, logits + total, logits)
-        logits.feature_dim = self.labels_dim
-        return logits
+        return with_separate_blank(logits, labels_dim=self.labels_dim, blank=self.blank_index)
 
     def internal_lm(self, vocab_dim: nn.Dim | None = None, *, bos: int | None = None) -> TransducerLmScorer:
         """
@@ -274,6 +266,7 @@ class TransducerModel(nn.Module):
         *,
         in_spatial_dim: nn.Dim,
         beam_size: int = 1,
+        method: str = "frames",
         max_labels_per_frame: int | None = None,
         lm: Any = None,
         lm_scale: float = 0.0,
@@ -284,7 +277,9 @@ class TransducerModel(nn.Module):
         """
         :param source: see :func:`encode`
         :param beam_size: 1, without ``lm``: :func:`transducer_greedy_search`; else :func:`transducer_beam_search`
-        :param max_labels_per_frame: see there
+        :param method: "frames": hypotheses in the beam stand for the same frames. "alignments": they have the same
+            number of labels and blanks together, see :func:`transducer_alignment_search`; for the topology "rnnt"
+        :param max_labels_per_frame: see there; with "alignments", there is no limit
         :param lm: a scorer, over the labels, or with one more behind them, e.g. its end of sentence; None: none
         :param lm_scale: its weight; with 0, it is ignored
         :param internal_lm_scale: weight with which :meth:`internal_lm` is subtracted (Variani et al. 2020, section 5;
@@ -293,14 +288,19 @@ class TransducerModel(nn.Module):
         :param eos: of ``lm``, see there
         :return: labels of ``vocab_dim``
         :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
-            or a number out of range
+            a number out of range, or another method
         """
         lm_options = (lm, lm_scale, bos, eos)
-        options = self._search_options(lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
+        options = search_options(self, lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
         encoded, spatial_dim = self.encode(source, in_spatial_dim=in_spatial_dim)
-        options.update(spatial_dim=spatial_dim, max_labels_per_frame=max_labels_per_frame)
-        search = transducer_beam_search if "beam_size" in options else transducer_greedy_search
-        return search(self, encoded, **options)
+        return search_encoded(
+            self,
+            encoded,
+            spatial_dim=spatial_dim,
+            options=options,
+            method=method,
+            max_labels_per_frame=max_labels_per_frame,
+        )
 
     def stream(
         self,
@@ -323,7 +323,7 @@ class TransducerModel(nn.Module):
         """
         encoder = check_encoder_streams("TransducerModel", self.encoder)
         lm_options = (lm, lm_scale, bos, eos)
-        options = self._search_options(lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
+        options = search_options(self, lm_options, beam_size=beam_size, internal_lm_scale=internal_lm_scale)
         options.update(batch_dims=batch_dims, max_labels_per_frame=max_labels_per_frame, device=device_of(self))
         make = TransducerBeamStream if "beam_size" in options else TransducerGreedyStream
         return SpeechStream(
@@ -331,22 +331,6 @@ class TransducerModel(nn.Module):
             search=make(self, **options),
             device=device_of(self),
         )
-
-    def _search_options(
-        self, lm_options: tuple[Any, float, int | None, int | None], *, beam_size: int, internal_lm_scale: float
-    ) -> dict[str, Any]:
-        """:return: of the beam search, or, without "beam_size", of the greedy one"""
-        lm, lm_scale, bos, eos = lm_options
-        if lm is None and internal_lm_scale:
-            raise ValueError(f"TransducerModel: expected an lm for internal_lm_scale {internal_lm_scale}")
-        if lm is not None and internal_lm_scale:
-            first = bos if bos is not None else (eos or 0)
-            parts = [(lm, lm_scale), (self.internal_lm(lm.vocab_dim, bos=first), -internal_lm_scale)]
-            lm, lm_scale = combine(parts), 1.0
-        options = {"blank": self.blank_index, "topology": self.topology, "vocab_dim": self.vocab_dim}
-        if beam_size == 1 and (lm, lm_scale, bos, eos) == (None, 0.0, None, None):
-            return options
-        return {**options, "beam_size": beam_size, "scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
 
     def score_hypotheses(
         self,

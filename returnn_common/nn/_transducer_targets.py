@@ -37,9 +37,9 @@ class TransducerTargets:
     :param targets_spatial_dim: labels
     :param blank_index: in the vocabulary
     :param topology: "rnnt", "monotonic" or "ctc"
-    :param fast_emission: lambda of FastEmit (Yu et al. 2021, https://arxiv.org/abs/2010.11148): the
-        gradient with respect to the log probabilities of labels, not those of blank, is 1 + lambda times as large. The
-        loss has the same value.
+    :param fast_emission: lambda of FastEmit (Yu et al. 2021, https://arxiv.org/abs/2010.11148, section 3): the
+        gradient with respect to the log probabilities of labels, not those of blank, is 1 + lambda times as large, as
+        in warp-transducer's and NeMo's ``fastemit_lambda``. The loss has the same value.
     :raises ValueError: if targets_spatial_dim is missing in the targets, or the topology is another, or
         fast_emission is negative
     """

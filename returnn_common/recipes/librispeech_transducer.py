@@ -10,7 +10,8 @@ splits: ``returnn-common run librispeech_transducer --corpus SRC --out OUT --set
 Model: Conformer (L) with one LSTM of 640 as predictor (Gulati et al. 2020, https://arxiv.org/abs/2005.08100, table 1,
 where word pieces are the labels: test-clean 2.1 %, test-other 4.3 % without a language model); for (M), set
 num_layers=16, model_dim=256, num_heads=4. CTC beside it (Boyer et al. 2021, https://arxiv.org/abs/2201.05420).
-Learning rate as in ``librispeech_ctc``.
+Learning rate as in ``librispeech_ctc``. With ``init_from``, a checkpoint of ``librispeech_ctc`` with the same encoder,
+training starts from that encoder.
 """
 
 import sys
@@ -27,7 +28,9 @@ from returnn_common.models.transducer import TransducerModel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
+from returnn_common.training.checkpoints import read_checkpoint
 from returnn_common.training.distributed import distributed_training
+from returnn_common.training.import_weights import load_parameters, part_of
 from returnn_common.training.jax_buckets import jax_buckets
 from returnn_common.training.precision import mixed_precision
 from returnn_common.training.resume import exact_resume
@@ -53,6 +56,7 @@ options = Options(
     ctc_scale=0.3,  # of the loss; the transducer's has 1
     frames_per_block=32,  # of which the logits are there at once
     conv_norm="layer",  # or "batch", as published
+    init_from="",  # a checkpoint; none: from scratch
     dropout=0.1,
     peak_learning_rate=1e-3,
     batch_seconds=150,
@@ -92,6 +96,8 @@ def get_model(*, epoch: int, step: int, **_other):
         conv_norm=options.conv_norm,
         dropout=options.dropout,
     )
+    if options.init_from and epoch == 1 and step == 0:
+        load_parameters(encoder, part_of(read_checkpoint(options.init_from).floats, "encoder."))
     vocab_dim = extern_data["classes"]["sparse_dim"]
     predictor_dim = options.predictor_dim
     predictor = make_lstm_predictor(

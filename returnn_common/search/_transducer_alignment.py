@@ -81,6 +81,10 @@ class TransducerAlignmentSearch:
         open_score = nn.where(may_go_on, state["score"], NEG)
         level = {"score": open_score, "length": length, "origin": slots, "tail": beam._tail(state)}
         extended, source, label = beam._extend(level, log_probs, state["known"])
+        if beam.is_greedy:  # also in the last frame, where blank is no competitor in the beam
+            goes_on = extended["score"] > blank
+            blank = nn.where(goes_on, NEG, blank)
+            extended["score"] = nn.where(goes_on, extended["score"], NEG)
         known = [state["known"], beam._known_after(state["known"], source=source, label=label)]
         best = beam._join_ended(
             beam._as_ended(level, nn.where(is_last, NEG, blank), 0, slots),

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import nn
 from ._common import IMPOSSIBLE, NEG, plain, size_of
+from ._transducer_ctc_frame import ctc_frame
 from ._transducer_fusion import TransducerFusion
 
 
@@ -46,6 +47,7 @@ class TransducerBeamSearch:
     is_monotonic: bool
     use_sum: bool
     fusion: TransducerFusion | None
+    is_ctc: bool = False
 
     def __post_init__(self):
         self.vocab_dim: nn.Dim = self.transducer.labels_dim
@@ -60,6 +62,8 @@ class TransducerBeamSearch:
         pair = plain(nn.range_over_dim(self.pair_dim, dtype="int32", device=self.device))
         self.is_second_of_pair = nn.cast(pair, "float32")
         self.is_eager = nn.is_executing_eagerly() and not nn.is_static_traceable()
+        # With nothing to compete with, a hypothesis goes the way that is the best at once, as the greedy search does.
+        self.is_greedy = size_of(self.beam_dim) == 1 and self.fusion is None
 
     def run(self, encoded: nn.Tensor, *, spatial_dim: nn.Dim, state: dict[str, Any]) -> dict[str, Any]:
         """
@@ -72,7 +76,8 @@ class TransducerBeamSearch:
 
         def frame(t: nn.Tensor | int, state: dict[str, Any]) -> dict[str, Any]:
             is_frame = nn.compare_bc(plain(t) if isinstance(t, nn.Tensor) else t, "less", lengths)
-            return self._frame(nn.gather(encoded, indices=t, axis=spatial_dim), is_frame, state)
+            x = nn.gather(encoded, indices=t, axis=spatial_dim)
+            return ctc_frame(self, x, is_frame, state) if self.is_ctc else self._frame(x, is_frame, state)
 
         num_frames = nn.convert_to_tensor(spatial_dim.get_dim_value_tensor())
         if self.is_eager:
@@ -98,8 +103,11 @@ class TransducerBeamSearch:
         known = self._after(self._full(self.blank), self.transducer.initial_state(batch_dims=self.dims))
         if self.fusion is not None:
             known["fusion"] = self.fusion.initial(max_labels=max_labels)
+        score = nn.where(first, self._full(0.0, "float32"), NEG)
+        parts = {"blank_score": score, "label_score": self._full(NEG, "float32")} if self.is_ctc else {}
         return {
-            "score": nn.where(first, self._full(0.0, "float32"), NEG),
+            **parts,
+            "score": score,
             "length": self._full(0),
             # {B, K, L}, -1 after the end
             "history": nn.constant(-1, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
@@ -126,7 +134,7 @@ class TransducerBeamSearch:
         :return: of the best K hypotheses up to this frame
         """
         starts_same = self._starts_same(state["history"])
-        slots = self._full(0) + plain(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device))
+        slots = self.slots()
         level: dict[str, Any] = {
             "score": state["score"],
             "length": state["length"],
@@ -140,12 +148,18 @@ class TransducerBeamSearch:
                 ended = self._join_ended(ended, self._as_ended(level, level["score"], s, slots), starts_same)
                 break
             log_probs = self._log_probs(encoded, is_frame, known[s]["predicted"])
-            blank = nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
-            ended = self._join_ended(ended, self._as_ended(level, level["score"] + blank, s, slots), starts_same)
+            blank = level["score"] + nn.gather(log_probs, indices=self.blank, axis=self.vocab_dim)
             if s == self.max_labels:
+                ended = self._join_ended(ended, self._as_ended(level, blank, s, slots), starts_same)
                 break
-            level, source, label = self._extend(level, log_probs, known[s])
-            if not self.is_monotonic and (self.fusion is None or not self.fusion.may_rise):
+            extended, source, label = self._extend(level, log_probs, known[s])
+            if self.is_greedy:
+                goes_on = extended["score"] > blank
+                blank = nn.where(goes_on, NEG, blank)
+                extended["score"] = nn.where(goes_on, extended["score"], NEG)
+            ended = self._join_ended(ended, self._as_ended(level, blank, s, slots), starts_same)
+            level = extended
+            if not self.is_monotonic and not self.is_greedy and (self.fusion is None or not self.fusion.may_rise):
                 worst = nn.reduce_min(ended["score"], axis=self.beam_dim)
                 hopeless = nn.compare_bc(level["score"], "less", worst)
                 level["score"] = nn.where(hopeless, NEG, level["score"])
@@ -221,18 +235,26 @@ class TransducerBeamSearch:
         """
         if ended is None:
             return new
-        equal = self._equal(ended, new, starts_same)
-        other_score = self._as_other(new["score"])
-        arriving = nn.reduce_max(
-            nn.where(equal, other_score, NEG, allow_broadcast_all_sources=True), axis=self.other_dim
-        )
-        is_double = self._as_beam(nn.reduce_any(equal, axis=self.beam_dim))
+        arriving, is_double = self.arrivals(ended, new, starts_same)
         old_score = self._add(ended["score"], arriving)
         new_score = nn.where(is_double, NEG, new["score"])
         scores, take = self._best_of_both(old_score, new_score)
         joined = {name: take(ended[name], new[name]) for name in ("length", "origin", "level", "slot")}
         tail = [take(a, b) for a, b in zip(ended["tail"], new["tail"], strict=True)]
         return {**joined, "score": nn.where(scores > IMPOSSIBLE, scores, NEG), "tail": tail}
+
+    def arrivals(
+        self, ended: dict[str, Any], new: dict[str, Any], starts_same: nn.Tensor
+    ) -> tuple[nn.Tensor, nn.Tensor]:
+        """:return: of each ended one, the score of the new one that equals it {B, K}; of each new one, if it does"""
+        equal = self._equal(ended, new, starts_same)
+        other_score = self._as_other(new["score"])
+        score = nn.where(equal, other_score, NEG, allow_broadcast_all_sources=True)
+        return nn.reduce_max(score, axis=self.other_dim), self._as_beam(nn.reduce_any(equal, axis=self.beam_dim))
+
+    def slots(self) -> nn.Tensor:
+        """:return: of each hypothesis, where it is in the beam {B, K}"""
+        return self._full(0) + plain(nn.range_over_dim(self.beam_dim, dtype="int32", device=self.device))
 
     def _best_of_both(
         self, old_score: nn.Tensor, new_score: nn.Tensor

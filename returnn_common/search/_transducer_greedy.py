@@ -35,6 +35,7 @@ class TransducerGreedySearch:
     room_dim: nn.Dim
     max_labels: int
     is_monotonic: bool
+    is_ctc: bool = False
 
     def __post_init__(self):
         self.vocab_dim: nn.Dim = self.transducer.labels_dim
@@ -48,7 +49,9 @@ class TransducerGreedySearch:
         first = self._full(self.blank)
         state = self.transducer.initial_state(batch_dims=self.dims)
         predicted, state = self.transducer.predict(nn.set_sparse_dim(first, self.vocab_dim), state)
+        last = {"last": self._full(self.blank)} if self.is_ctc else {}
         return {
+            **last,
             "length": self._full(0),
             "score": self._full(0.0, "float32"),
             "history": nn.constant(0, dims=[*self.dims, self.room_dim], dtype="int32", device=self.device),
@@ -107,6 +110,8 @@ class TransducerGreedySearch:
         log_probs = nn.where(allowed, log_probs, 2 * NEG)
         label = plain(nn.reduce_argmax(log_probs, axis=self.vocab_dim))
         emits = nn.logical_and(has_frame, nn.compare(label, "not_equal", self.blank))
+        if self.is_ctc:  # a label may go on
+            emits = nn.logical_and(emits, nn.compare(label, "not_equal", state["last"]))
         emits_int = nn.cast(emits, "int32")
         ends = has_frame if self.is_monotonic else nn.logical_and(has_frame, nn.logical_not(emits))
         score = nn.where(has_frame, nn.gather(log_probs, indices=label, axis=self.vocab_dim), 0.0)
@@ -115,6 +120,7 @@ class TransducerGreedySearch:
         predicted = nn.where(emits, new_predicted, state["predicted"])
         predicted.feature_dim = state["predicted"].feature_dim
         return {
+            **({"last": nn.where(has_frame, label, state["last"])} if self.is_ctc else {}),
             "frame": state["frame"] + nn.cast(ends, "int32"),
             "in_frame": nn.where(ends, 0, state["in_frame"] + emits_int),
             "length": state["length"] + emits_int,

@@ -15,7 +15,7 @@ from ._transducer_fusion import TransducerFusion
 
 __all__ = ["check_max_labels", "make_beam", "make_fusion"]
 
-TOPOLOGIES = ("rnnt", "monotonic")
+TOPOLOGIES = ("rnnt", "monotonic", "ctc")
 MAX_LABELS_PER_FRAME = 5
 
 
@@ -31,9 +31,9 @@ def check_max_labels(name: str, value: int | None, topology: str) -> int:
         raise ValueError(f"{name}: topology, expected one of {', '.join(TOPOLOGIES)}, got {topology!r}")
     if value is not None:
         check_int(name, "max_labels_per_frame", value, at_least=1)
-    if topology == "monotonic":
+    if topology != "rnnt":
         if value not in (None, 1):
-            raise ValueError(f"{name}: max_labels_per_frame, expected 1 with the topology 'monotonic', got {value}")
+            raise ValueError(f"{name}: max_labels_per_frame, expected 1 with the topology {topology!r}, got {value}")
         return 1
     return MAX_LABELS_PER_FRAME if value is None else value
 

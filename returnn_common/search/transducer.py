@@ -74,8 +74,9 @@ def transducer_greedy_search(
     :param encoded: {batch, T, features}
     :param spatial_dim: T
     :param blank: index of blank in V
-    :param max_labels_per_frame: at least 1; default: 5. With the topology "monotonic", it is 1 in any case
-    :param topology: "rnnt": labels are emitted in a frame until blank ends it. "monotonic": a label ends it, too
+    :param max_labels_per_frame: at least 1; default: 5. With the topologies "monotonic" and "ctc", it is 1 in any case
+    :param topology: "rnnt": labels are emitted in a frame until blank ends it. "monotonic": a label ends it, too.
+        "ctc": also, and it may go on in the next frames, see :class:`returnn_common.nn.TransducerTargets`
     :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
     :return: one hypothesis per batch entry; its score is that of the path, the log probs of its labels and blanks
     :raise ValueError: an argument that doesn't fit, or is out of range
@@ -92,7 +93,8 @@ def transducer_greedy_search(
         beam_dim=nn.Dim(1, name="beam"),
         room_dim=nn.Dim(room, name="room"),
         max_labels=max_labels,
-        is_monotonic=topology == "monotonic",
+        is_monotonic=topology != "rnnt",
+        is_ctc=topology == "ctc",
     )
     labels, scores, out_dim = search.finish(search.run(encoded, spatial_dim=spatial_dim, state=search.initial_state()))
     labels = nn.set_sparse_dim(labels, labels_dim)
@@ -122,9 +124,8 @@ def transducer_beam_search(
     aren't extended further (as Graves 2012, algorithm 1, stops).
 
     Alignments of one label sequence are recombined exactly. So with a beam that holds all label sequences, the result
-    is that of enumerating all alignments with so many labels per frame. With a beam of 1, it is not that of
-    :func:`transducer_greedy_search`, but the better one of ending a frame now and later; with the topology
-    "monotonic" it is.
+    is that of enumerating all alignments with so many labels per frame. With a beam of 1 and no scorer, it is that of
+    :func:`transducer_greedy_search`, with the score of its path.
 
     With a scorer, log-linear: `score = transducer + scorer_scale * scorer`, also when the beam is pruned.
 
@@ -157,7 +158,8 @@ def transducer_beam_search(
         room_dim=nn.Dim(nn.copy_to_device(nn.relu(most - 1) + 1, "cpu"), name="room"),
         blank=blank,
         max_labels=max_labels,
-        is_monotonic=topology == "monotonic",
+        is_monotonic=topology != "rnnt",
+        is_ctc=topology == "ctc",
         beam_size=beam_size,
         recombine=recombine,
         scorer_options=scorer_options,
@@ -188,7 +190,8 @@ def transducer_alignment_search(
     each step appends one label or blank to each hypothesis, so that those compete which have the same number of labels
     and blanks together. There is one step for each frame and label, with no limit of the labels in a frame.
 
-    Alignments are recombined as in :func:`transducer_beam_search`. For the topology "rnnt".
+    Alignments are recombined as in :func:`transducer_beam_search`. For the topology "rnnt". With a beam of 1 and no
+    scorer, the result is that of :func:`transducer_greedy_search` without a limit in the frames.
 
     :param transducer: see :func:`transducer_beam_search`, also for the others
     :param max_len: labels of a hypothesis at most; default: as many as there are frames

@@ -54,7 +54,8 @@ class TransducerGreedyStream:
             beam_dim=nn.Dim(1, name="beam"),
             room_dim=nn.Dim(1, name="room"),
             max_labels=check_max_labels(name, max_labels_per_frame, topology),
-            is_monotonic=topology == "monotonic",
+            is_monotonic=topology != "rnnt",
+            is_ctc=topology == "ctc",
         )
 
     def initial_state(self) -> dict[str, Any]:
@@ -114,7 +115,8 @@ class TransducerBeamStream:
             beam_size=beam_size,
             room_dim=nn.Dim(1, name="room"),
             max_labels=check_max_labels(name, max_labels_per_frame, topology),
-            is_monotonic=topology == "monotonic",
+            is_monotonic=topology != "rnnt",
+            is_ctc=topology == "ctc",
             recombine=recombine,
             scorer_options=scorer_options,
         )

@@ -35,6 +35,7 @@ def _score_of(nbest: list[tuple[float, list[int]]], labels: list[int]) -> float:
         {"stateless": True, "kind": "multiplicative"},
         {"kind": "gated", "separate_blank": True},
         {"topology": "monotonic"},
+        {"topology": "ctc", "encoder_pooling": ()},
         {"topology": "rnnt", "separate_blank": True},
     ],
 )
@@ -42,7 +43,7 @@ def test_loss_is_the_score_that_a_full_search_gives_the_targets(options: dict):
     """two labels per frame are all that the targets have"""
 
     def func(model, x, time, y, labels):
-        limit = {} if options.get("topology") == "monotonic" else {"max_labels_per_frame": 2}
+        limit = {} if options.get("topology") in ("monotonic", "ctc") else {"max_labels_per_frame": 2}
         hyps = model.search(x, in_spatial_dim=time, beam_size=130, **limit)
         assert hyps.labels.sparse_dim == model.vocab_dim
         losses = _losses(model, x, time, y, labels)["transducer"][0].raw_tensor
@@ -153,6 +154,34 @@ def test_beam_of_one_is_greedy_and_the_limit_counts():
         return func(model, **values)
 
     _run(lambda model, x, time: talk(model, x=x, time=time))
+
+
+def test_search_by_the_length_of_alignments():
+    """no limit in a frame; else, what a full search frame by frame finds"""
+
+    def func(model, x, time):
+        found = model.search(x, in_spatial_dim=time, beam_size=60, method="alignments")
+        frames = model.search(x, in_spatial_dim=time, beam_size=130, max_labels_per_frame=3)
+        num_compared = 0
+        for i in range(3):
+            scores = {tuple(labels): score for score, labels in frames.nbest(i)}
+            for score, labels in found.nbest(i):
+                if len(labels) <= 2:
+                    assert score == pytest.approx(scores[tuple(labels)], abs=1e-4)
+                    num_compared += 1
+        assert num_compared > 10
+        one = model.search(x, in_spatial_dim=time, method="alignments")
+        assert one.beam_dim.dimension == 1 and one.labels.sparse_dim == model.vocab_dim
+        with pytest.raises(ValueError, match="method, expected one of frames, alignments, got 'labels'"):
+            model.search(x, in_spatial_dim=time, method="labels")
+        with pytest.raises(ValueError, match="max_labels_per_frame, expected None with the method 'alignments', .* 2"):
+            model.search(x, in_spatial_dim=time, method="alignments", max_labels_per_frame=2)
+        model.topology = "monotonic"
+        with pytest.raises(ValueError, match="expected the topology rnnt, the model has monotonic"):
+            model.search(x, in_spatial_dim=time, method="alignments")
+        return {}
+
+    _run(func)
 
 
 @pytest.mark.parametrize("options", [{}, {"stateless": True, "kind": "gated", "separate_blank": True}])
@@ -335,8 +364,8 @@ def test_errors_of_the_builder(options: dict, message: str):
 
 
 def test_errors_of_the_model():
-    with pytest.raises(ValueError, match="TransducerModel: expected topology as one of rnnt, monotonic, got 'ctc'"):
-        _run(lambda model: {}, topology="ctc")
+    with pytest.raises(ValueError, match="TransducerModel: expected topology as one of rnnt, monotonic, ctc, got 'x'"):
+        _run(lambda model: {}, topology="x")
 
     def func(model, x, time):
         with pytest.raises(ValueError, match="TransducerModel: expected an lm for internal_lm_scale 0.5"):

@@ -12,7 +12,7 @@ from returnn_common import nn
 from returnn_common.nn import _label_scores
 from tests.engines import Input, Result, run_on
 from tests.nn import torchaudio_transducer
-from tests.nn.transducer_reference import loss_and_gradient
+from tests.nn.transducer_reference import alignments, log_softmax, loss_and_gradient
 
 TOPOLOGIES = ["rnnt", "monotonic", "ctc"]
 FRAMES, LABELS, VOCAB = [4, 3, 1, 2, 1, 3], [3, 0, 2, 1, 1, 2], 4
@@ -151,6 +151,37 @@ def test_blank_anywhere_and_fast_emission(blank: int, fast_emission: float):
         result = _run(logits, targets, FRAMES, LABELS, blank_index=blank, topology=name, fast_emission=fast_emission)
         np.testing.assert_allclose(result["sum"], expected[0], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(result.grads["x"], expected[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_fast_emission_by_finite_differences(topology: str):
+    """
+    The paper's gradient, (1 + lambda) of that with respect to each label's log probability (equations 9 to 14), is that
+    of the loss and lambda times the negative log probabilities of the labels, weighted by the occupancies as they are.
+    """
+    t, u, delta, scale = 4, 2, 1e-5, 0.7
+    logits, targets = _batch([t], [u], blank=0, dtype="float64")
+    labels, options = targets[0].tolist(), {"blank": 0, "topology": topology}
+    arcs = list(alignments(labels, num_frames=t, **options))
+
+    def score(x: np.ndarray) -> np.ndarray:
+        return np.array([sum(log_softmax(x)[arc] for arc in path) for path in arcs])
+
+    weights = np.exp(score(logits[0]) - np.logaddexp.reduce(score(logits[0])))
+
+    def surrogate(x: np.ndarray) -> float:
+        log_probs = log_softmax(x)
+        emitted = [sum(log_probs[arc] for arc in path if arc[2] != 0) for path in arcs]
+        return -np.logaddexp.reduce(score(x)) - scale * float(weights @ emitted)
+
+    expected = np.zeros(logits[0].shape)
+    for i in np.ndindex(*expected.shape):
+        step = np.zeros(expected.shape)
+        step[i] = delta
+        expected[i] = (surrogate(logits[0] + step) - surrogate(logits[0] - step)) / (2 * delta)
+    result = _run(logits, targets, [t], [u], blank_index=0, topology=topology, fast_emission=scale)
+    np.testing.assert_allclose(result.grads["x"][0], expected, atol=1e-7)
+    assert result["sum"][0] == pytest.approx(-np.logaddexp.reduce(score(logits[0])), rel=1e-6)
 
 
 def test_block_by_block(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""What the options of digits_transducer change, and an encoder that was trained with CTC."""
+"""What the options of digits_transducer change, and the encoders of both recipes that were trained with CTC."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def test_options():
         _model(predictor="gru")
 
 
-def test_starts_from_the_encoder_of_a_ctc_model(tmp_path: Path):
-    ctc = _model("digits_ctc")
+@pytest.mark.parametrize("corpus", ["digits", "librispeech"])
+def test_starts_from_the_encoder_of_a_ctc_model(corpus: str, tmp_path: Path):
+    ctc, transducer = _model(f"{corpus}_ctc"), f"{corpus}_transducer"
     params = {name: p.raw_tensor.detach().numpy() + 0.5 for name, p in ctc.named_parameters()}
     path = save_parameters(params, tmp_path / "ctc", backend="torch")
-    started = dict(_model(init_from=str(path)).named_parameters())
-    resumed = dict(_model(init_from=str(path), epoch=2).named_parameters())
+    started = dict(_model(transducer, init_from=str(path)).named_parameters())
+    resumed = dict(_model(transducer, init_from=str(path), epoch=2).named_parameters())
     names = [name for name in params if name.startswith("encoder.")]
     assert len(names) > 10
     for name in names:

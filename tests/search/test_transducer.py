@@ -29,7 +29,7 @@ from tests.search.transducer_reference import (
     search,
 )
 
-topologies = pytest.mark.parametrize("topology,max_labels", [("rnnt", 1), ("rnnt", 2), ("monotonic", 1)])
+topologies = pytest.mark.parametrize("topology,max_labels", [("rnnt", 1), ("rnnt", 2), ("monotonic", 1), ("ctc", 1)])
 
 
 @pytest.mark.parametrize("recombine", ["sum", "max"])
@@ -76,7 +76,7 @@ def test_full_beam_with_scorer(topology: str, max_labels: int, with_end: bool):
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
-@pytest.mark.parametrize("topology,max_labels", [("rnnt", 1), ("rnnt", 3), ("monotonic", 1)])
+@pytest.mark.parametrize("topology,max_labels", [("rnnt", 1), ("rnnt", 3), ("monotonic", 1), ("ctc", 1)])
 def test_narrow_beam_is_the_search_over_dicts(beam_size: int, topology: str, max_labels: int):
     transducer = Table(4, blank=3, seed=1)
     rng = numpy.random.default_rng(beam_size)
@@ -101,10 +101,22 @@ def test_greedy(topology: str, max_labels: int):
     for i, n in enumerate(lengths):
         labels, score = greedy_path(transducer, frames[i, :n], max_labels=max_labels, topology=topology)
         assert found[i] == [(pytest.approx(score, abs=1e-4), list(labels))]
-    if topology == "monotonic":
-        for recombine in ("sum", "max"):
-            beam = search(transducer, frames, lengths, beam_size=1, recombine=recombine, **options)
-            assert [x[0][1] for x in beam] == [x[0][1] for x in found]
+    for recombine in ("sum", "max"):
+        beam = search(transducer, frames, lengths, beam_size=1, recombine=recombine, **options)
+        for x, y in zip(beam, found, strict=True):
+            assert x == [(pytest.approx(y[0][0], abs=1e-4), y[0][1])]
+
+
+def test_alignment_synchronous_beam_of_one_is_greedy():
+    transducer = Table(4, blank=3, seed=2)
+    frames = random_frames(numpy.random.default_rng(1), 30, 5, 4)
+    lengths = numpy.random.default_rng(2).integers(0, 6, 30)
+    greedy = search(transducer, frames, lengths, kind="greedy", max_labels_per_frame=12)
+    beam = search(transducer, frames, lengths, kind="alignment", beam_size=1, max_len=60)
+    ended = [(x, y) for x, y in zip(beam, greedy, strict=True) if len(y[0][1]) < 12]
+    assert len(ended) > 7 and max(len(y[0][1]) for _, y in ended) > 4
+    for x, y in ended:
+        assert x == [(pytest.approx(y[0][0], abs=1e-4), y[0][1])]
 
 
 def test_greedy_of_a_certain_model_is_beam_one():
@@ -151,12 +163,13 @@ def test_rigged_joiners(options: dict):
     zeros = numpy.zeros((2, 3, 3), "float32")
     for limit, expected in [(1, 1), (4, 4), (None, 5)]:
         found = search(always, zeros, [3, 1], max_labels_per_frame=limit, **options)
-        if "kind" in options:  # the beam sees that ending at once is more probable than after some labels
+        if options.get("beam_size") != 2:  # which sees that ending at once is more probable than after some labels
             assert [x[0][1] for x in found] == [[0] * 3 * expected, [0] * expected]
         else:
             assert all(len(labels) <= expected * n for x, n in zip(found, [3, 1], strict=True) for _, labels in x)
-    found = search(always, zeros, [3, 1], topology="monotonic", **options)
-    assert [x[0][1] for x in found] == [[0] * 3, [0]]
+    for topology, labels in [("monotonic", [0] * 3), ("ctc", [0])]:
+        found = search(always, zeros, [3, 1], topology=topology, **options)
+        assert [x[0][1] for x in found] == [labels, [0]]
     never = Table(3, blank=2, table=numpy.broadcast_to(numpy.float32([0, 0, -numpy.inf]), (3, 3, 3)).copy())
     ones = numpy.ones((2, 3, 3), "float32")
     found = search(never, ones, [0, 2], **options)
@@ -302,14 +315,22 @@ def test_engines_agree(engine: str, kind: str, with_scorer: bool):
     frames = random_frames(numpy.random.default_rng(11), 3, 3, 3)
     lengths = [3, 1, 2]
     frames[1, 1:] = numpy.nan
-    options: dict[str, Any] = {"beam_size": 5, "kind": kind}
-    options.update({"max_labels_per_frame": 2} if kind == "beam" else {"max_len": 4})
+    kinds = {"beam": {"max_labels_per_frame": 2}, "alignment": {"max_len": 4}, "ctc": {"topology": "ctc"}}
+    options: dict[str, Any] = {"beam_size": 5, "kind": "beam" if kind == "ctc" else kind, **kinds[kind]}
     if with_scorer:
         options.update(scorer=Trigram(3, bos=2), scorer_scale=0.5, eos=2)
     found, expected = (search(transducer, frames, lengths, engine=e, **options) for e in (engine, "torch"))
     for a, b in zip(found, expected, strict=True):
         assert [labels for _, labels in a] == [labels for _, labels in b]
         numpy.testing.assert_allclose([s for s, _ in a], [s for s, _ in b], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["tensorflow", "tensorflow-net-dict", pytest.param("jax", marks=pytest.mark.slow("JAX compiles each operation"))],
+)
+def test_engines_agree_ctc(engine: str):
+    test_engines_agree(engine, "ctc", False)
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "torch"])
@@ -327,7 +348,11 @@ def test_engines_agree_greedy(engine: str):
         ({"beam_size": 0}, "beam_size, expected an int of at least 1, got 0"),
         ({"blank": 3}, "blank, expected an index from 0 to 2 of .*, got 3"),
         ({"max_labels_per_frame": 0}, "max_labels_per_frame, expected an int of at least 1, got 0"),
-        ({"topology": "ctc"}, "topology, expected one of rnnt, monotonic, got 'ctc'"),
+        ({"topology": "hmm"}, "topology, expected one of rnnt, monotonic, ctc, got 'hmm'"),
+        (
+            {"topology": "ctc", "max_labels_per_frame": 2},
+            "max_labels_per_frame, expected 1 with the topology 'ctc', got 2",
+        ),
         (
             {"topology": "monotonic", "max_labels_per_frame": 2},
             "max_labels_per_frame, expected 1 with the topology 'monotonic', got 2",

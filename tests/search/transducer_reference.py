@@ -116,35 +116,38 @@ def enumerate_all(
     """:return: labels -> score, of all alignments of frames [T, features]; extra: what a scorer adds"""
     scores: dict[tuple[int, ...], list[float]] = {}
 
-    def go_on(t: int, labels: tuple[int, ...], in_frame: int, score: float):
+    def go_on(t: int, labels: tuple[int, ...], in_frame: int, score: float, last: int):
         if t == len(frames):
             scores.setdefault(labels, []).append(score)
             return
         log_probs = transducer.log_probs(frames[t], labels)
-        go_on(t + 1, labels, 0, score + log_probs[transducer.blank])
+        go_on(t + 1, labels, 0, score + log_probs[transducer.blank], transducer.blank)
+        if topology == "ctc" and last != transducer.blank:
+            go_on(t + 1, labels, 0, score + log_probs[last], last)
         if in_frame == max_labels or len(labels) == max_len:
             return
         for c in set(range(len(log_probs))) - {transducer.blank}:
-            ends = topology == "monotonic"
-            go_on(t + ends, (*labels, c), 0 if ends else in_frame + 1, score + log_probs[c])
+            ends = topology != "rnnt"
+            if not (topology == "ctc" and c == last):
+                go_on(t + ends, (*labels, c), 0 if ends else in_frame + 1, score + log_probs[c], c)
 
-    go_on(0, (), 0, 0.0)
+    go_on(0, (), 0, 0.0, transducer.blank)
     add = numpy.logaddexp.reduce if recombine == "sum" else max
     return {k: float(add(v)) + (extra(k) if extra else 0.0) for k, v in scores.items()}
 
 
 def greedy_path(transducer: Table, frames: numpy.ndarray, *, max_labels: int = 5, topology: str = "rnnt"):
     """:return: labels, score"""
-    labels, score = (), 0.0
+    labels, score, last = (), 0.0, transducer.blank
     for frame in frames:
         for in_frame in range(max_labels + 1):
             log_probs = transducer.log_probs(frame, labels)
             best = int(log_probs.argmax()) if in_frame < max_labels else transducer.blank
             score += log_probs[best]
-            if best == transducer.blank:
-                break
-            labels += (best,)
-            if topology == "monotonic":
+            if best != transducer.blank and not (topology == "ctc" and best == last):
+                labels += (best,)
+            last = best
+            if best == transducer.blank or topology != "rnnt":
                 break
     return labels, score
 
@@ -153,6 +156,10 @@ def dict_search(
     transducer: Table, frames: numpy.ndarray, *, beam_size: int, max_labels: int = 5, topology: str = "rnnt"
 ) -> list[tuple[tuple[int, ...], float]]:
     """the beam search of one sequence, with label sequences as keys: (labels, score), best first"""
+    if beam_size == 1:
+        return [greedy_path(transducer, frames, max_labels=max_labels, topology=topology)]
+    if topology == "ctc":
+        return _dict_ctc_search(transducer, frames, beam_size=beam_size)
 
     def best(scores: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
         return dict(sorted(scores.items(), key=lambda kv: -kv[1])[:beam_size])
@@ -180,6 +187,26 @@ def dict_search(
     return list(best(beam).items())
 
 
+def _dict_ctc_search(
+    transducer: Table, frames: numpy.ndarray, *, beam_size: int
+) -> list[tuple[tuple[int, ...], float]]:
+    beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, nothing)}  # ending in blank, in the last label
+    add = numpy.logaddexp
+    for frame in frames:
+        stay, extended = {}, {}
+        for k, (blank, label) in beam.items():
+            log_probs = transducer.log_probs(frame, k)
+            repeat = label + log_probs[k[-1]] if k else nothing
+            stay[k] = (add(blank, label) + log_probs[transducer.blank], repeat)
+            for c in set(range(len(log_probs))) - {transducer.blank}:
+                extended[(*k, c)] = (blank if k and c == k[-1] else add(blank, label)) + log_probs[c]
+        for k, score in sorted(extended.items(), key=lambda kv: -kv[1])[:beam_size]:
+            blank, label = stay.get(k, (nothing, nothing))
+            stay[k] = (blank, float(add(label, score)))
+        beam = dict(sorted(stay.items(), key=lambda kv: -add(*kv[1]))[:beam_size])
+    return [(k, float(add(*parts))) for k, parts in beam.items() if add(*parts) > nothing]
+
+
 def dict_alignment_search(
     transducer: Table, frames: numpy.ndarray, *, beam_size: int, max_len: int
 ) -> list[tuple[tuple[int, ...], float]]:
@@ -190,6 +217,8 @@ def dict_alignment_search(
 
     if not len(frames):
         return [((), 0.0)]
+    if beam_size == 1:
+        return [_greedy_path_to(transducer, frames, max_len=max_len)]
     beam: dict[tuple[int, ...], float] = {(): 0.0}
     final: dict[tuple[int, ...], float] = {}
     for step in range(len(frames) + max_len):
@@ -209,3 +238,17 @@ def dict_alignment_search(
             beam[k] = float(numpy.logaddexp(beam.get(k, nothing), score))
         beam = best(beam)
     return list(best(final).items())
+
+
+def _greedy_path_to(transducer: Table, frames: numpy.ndarray, *, max_len: int) -> tuple[tuple[int, ...], float]:
+    """:return: labels, score; no limit in a frame, but of all labels"""
+    labels, score = (), 0.0
+    for frame in frames:
+        while True:
+            log_probs = transducer.log_probs(frame, labels)
+            best = int(log_probs.argmax()) if len(labels) < max_len else transducer.blank
+            score += log_probs[best]
+            if best == transducer.blank:
+                break
+            labels += (best,)
+    return labels, score
