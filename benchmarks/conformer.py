@@ -194,7 +194,6 @@ def make_run(
     optimizer = torch.optim.AdamW(encoder.module.parameters(), lr=1e-4)
 
     def run() -> None:
-        encoder.module.train(train)
         with torch.set_grad_enabled(train), torch.autocast(device, dtype=torch.bfloat16, enabled=half):
             out, out_lengths = encoder.forward(features, lengths)
         if train:
@@ -238,6 +237,8 @@ def compare(model: str, makers: Mapping[str, Callable[[], Encoder]]) -> None:
             for name, x in encoders.items()
         }
         clock = time.process_time if args.device == "cpu" else time.perf_counter
+        for encoder in encoders.values():
+            encoder.module.train(train)
         what = f"{model}, {'training step' if train else 'inference'}, {args.batch} x {args.seconds:g} s"
         title = f"{what}, {args.device}" + (", ours in bfloat16" if args.precision == "bfloat16" else "")
         seconds = measure(runs, rounds=args.rounds, clock=clock)

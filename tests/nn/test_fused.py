@@ -320,3 +320,16 @@ def test_other_convolutions(options):
     (a, a_dim), (b, b_dim) = conv(x, in_spatial_dim=time_dim), fused(x, in_spatial_dim=time_dim)
     assert type(fused) is FusedConv1d and a_dim == b_dim
     np.testing.assert_array_equal(a.raw_tensor.detach(), b.copy_transpose(a.dims).raw_tensor.detach())
+
+
+def test_positions_are_those_of_the_current_parameters():
+    """though they are kept from one batch to the next"""
+    encoder = nn.fuse(_encoder())
+    before = _run(encoder, [30, 41], grad=False)["out"]
+    np.testing.assert_array_equal(_run(encoder, [30, 41], grad=False)["out"], before)
+    with torch.no_grad():
+        encoder.layers["0"].self_att.linear_pos.weight.raw_tensor.mul_(2.0)
+    after = _run(encoder, [30, 41], grad=False)["out"]
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(_run(encoder, [30, 41])["out"], after, atol=1e-5)
+    assert _run(encoder, [30, 20], grad=False)["out"].shape != after.shape

@@ -4,13 +4,21 @@ Self-attention with relative positions.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from .positions import relative_positions
 from .raw import is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["FusedRelPosSelfAttention"]
+
+_projected: WeakKeyDictionary[rf.Module, tuple[tuple, torch.Tensor]] = WeakKeyDictionary()
 
 
 class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
@@ -20,19 +28,14 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
 
     def __call__(self, source: Tensor, *, axis: Dim, **kwargs) -> Tensor:
         """see :class:`returnn.frontend.RelPosSelfAttention`"""
-        if self.linear_pos is None or not self._can_fuse(source, axis):
+        if not self._can_fuse(source, axis):
             return super().__call__(source, axis=axis, **kwargs)
         import torch
 
         raw, batch_dims = raw_of(self.qkv(source), axis, self.qkv_dim_total)
         heads, size = int(self.num_heads.dimension), int(self.key_dim_per_head.dimension)
         frames, batch_shape = raw.shape[-2], raw.shape[:-2]
-        distance_dim = Dim(2 * frames - 1, name="distance")
-        distances = relative_positions(
-            frames, int(self.pos_emb_feat_dim.dimension), dtype=source.raw_tensor.dtype, device=raw.device
-        )
-        distances = tensor_of(distances, distance_dim, self.pos_emb_feat_dim)
-        positions = self.linear_pos(distances).raw_tensor  # {2 T - 1, keys}
+        positions = self._positions(frames, dtype=source.raw_tensor.dtype, device=raw.device)
         # {heads, batch, T, d} of each
         query, key, value = (
             raw.reshape(-1, frames, heads, raw.shape[-1] // heads)
@@ -67,12 +70,33 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
         result = tensor_of(out, *batch_dims, axis, self.value_dim_total)
         return self.proj(result) if self.proj else result
 
+    def _positions(self, num_frames: int, **options) -> torch.Tensor:
+        """:return: of the distances, ``{2 num_frames - 1, keys}``; without gradients, what was computed last is kept"""
+        import torch
+
+        linear = self.linear_pos
+        assert linear is not None  # as _can_fuse makes sure
+        weight = linear.weight.raw_tensor
+        key = num_frames, *options.values(), weight.data_ptr(), weight._version
+        if not torch.is_grad_enabled() and not torch.is_autocast_enabled(weight.device.type):
+            known = _projected.get(self)
+            if known is not None and known[0] == key:
+                return known[1]
+        size = int(self.pos_emb_feat_dim.dimension)
+        distances = relative_positions(num_frames, size, **options)
+        distances = tensor_of(distances, Dim(len(distances), name="distance"), self.pos_emb_feat_dim)
+        positions = linear(distances).raw_tensor
+        if not positions.requires_grad and not positions.is_inference():
+            _projected[self] = key, positions
+        return positions
+
     def _can_fuse(self, source: Tensor, axis: Dim) -> bool:
         return (
             is_on_torch(source, self.qkv.weight)
             and axis in source.dims
             and self.in_dim in source.dims
             and self.learned_pos_emb is None
+            and self.linear_pos is not None
             and self.separate_pos_emb_per_head
             and self.pos_bias_u is not None
             and not self.pos_emb_dropout

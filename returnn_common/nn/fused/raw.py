@@ -72,13 +72,9 @@ def padding_of(dim: Dim, dims: Sequence[Dim], *, device: str | None) -> torch.Te
     if not dim.need_masking():
         return None
     sizes = dim.dyn_size_ext.raw_tensor
-    if (
-        sizes.device.type == "cpu"
-        and sizes.numel()
-        and not rf.is_static_traceable()
-        and bool((sizes == sizes.max()).all())
-    ):
-        return None
+    if sizes.device.type == "cpu" and sizes.numel() and not rf.is_static_traceable():
+        if sizes.numel() == 1 or bool((sizes == sizes.max()).all()):
+            return None
     return ~dim.get_mask(device=device).copy_compatible_to_dims_raw(dims)
 
 
