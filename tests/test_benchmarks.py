@@ -86,6 +86,13 @@ def test_lstm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, on
     assert "LSTM, inference, 8 x 200 to 250 frames\n  ours" in out and "LSTM, training" in out
 
 
+def test_config(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(sys, "argv", ["config.py", "--layers", "1", "--rounds", "1"])
+    runpy.run_path(str(BENCHMARKS / "config.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert out.startswith("1 Conformer layers: ") and out.count(" s on the clock (limit for 12 layers: ") == 2
+
+
 def test_all(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):
     """a table and a picture of one of them"""
     monkeypatch.setattr(sys, "argv", ["all.py", "--quick", "--only", "startup", "--out", str(tmp_path / "results")])

@@ -15,6 +15,7 @@ from returnn.config import Config, global_config_ctx
 from returnn.tensor import Dim, batch_dim
 
 from returnn_common.config import NetDict, StagedNetDict, make_net_dict, make_staged_net_dict
+from returnn_common.config import staged as staged_module
 from returnn_common.training.averaging import read_scores
 from tests.config.net_dicts import make_tiny_config, make_training_options
 from tests.config.test_net_dict_zoo import plain
@@ -136,3 +137,17 @@ def test_errors(staged: StagedNetDict):
         ValueError, match="stages 1 and 2: expected the same extern_data, but 'more' is missing in the one and {.*} in"
     ):
         make_staged_net_dict({1: config, 2: other})
+
+
+def test_parameter_in_another_layer():
+    """where RETURNN would not find its old values"""
+    variable = {"class": "variable", "name_scope": "/encoder/weight"}
+    known = {"parameters": {"encoder.weight": ((2, 3), "float32")}}
+    stages = {
+        1: NetDict({"a": variable}, {}, **known),
+        4: NetDict({"b": {"class": "subnetwork", "subnetwork": {"a": variable}}}, {}, **known),
+    }
+    with pytest.raises(
+        ValueError, match="stages 1 and 4: parameter encoder.weight is the layer a in the one and b/a in"
+    ):
+        staged_module._check_parameters(stages)
