@@ -8,6 +8,7 @@ from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
 from .audio_folder import AudioFolder, FolderTables
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig, VocabConfigStatic
 from .librispeech import Librispeech
+from .librispeech_lm import LibrispeechLm
 from .synthetic import SequenceTask
 from .text import TextCorpus
 from .timit import Timit
@@ -39,6 +40,7 @@ __all__ = [
     "EvalOptions",
     "FolderTables",
     "Librispeech",
+    "LibrispeechLm",
     "PhonemeVocab",
     "ReturnnVocab",
     "SentencePieceVocab",

@@ -44,12 +44,15 @@ def prepared_source(folder: Any, split: str) -> dict[str, Any]:
 
 def open_source(options: dict[str, Any]) -> Source:
     """
-    :param options: ``kind``, and what this kind needs
+    :param options: ``kind``, and what this kind needs. For corpora that are not in this package, the kind is a function
+        that returns a :class:`Source`; it has to be in a module, so that it can be pickled.
     :raises FileNotFoundError: if something is not there
     :raises ValueError: if there is no such kind, or it cannot be used
     """
     arguments = dict(options)
     kind = arguments.pop("kind", None)
+    if callable(kind):
+        return kind(**arguments)
     if kind not in _KINDS:
         raise ValueError(f"source of utterances: expected kind as one of {', '.join(_KINDS)}, got {kind!r}")
     return _KINDS[kind](**arguments)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ._paths import resolve_path
-from ._recordings import Recordings
 from .prepare.folder import find_tables
 from .prepare.report import Problem
+from .recordings import Recordings
 from .transcripts_table import TableColumns, TranscriptRow, read_transcripts_table
 
 __all__ = ["open_table", "read_table"]

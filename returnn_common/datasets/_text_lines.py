@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ._prepared import PreparedSplit
+
 __all__ = ["TextLines", "read_lines"]
 
 _SPACES = np.array([byte in b" \t\r\f\v" for byte in range(256)])
@@ -73,7 +75,8 @@ class TextLines:
 
 def read_lines(paths: Sequence[str], *, max_chars: int | None = None) -> TextLines:
     """
-    :param paths: of the files; UTF-8, plain (mapped, not read into memory) or .gz
+    :param paths: of the files; UTF-8, plain (mapped, not read into memory) or .gz; or prepared splits of speech (.zip),
+        of which the transcripts are read
     :param max_chars: longer lines are split where a word ends, into parts as long as possible
     :raises FileNotFoundError: naming the file
     :raises ValueError: for a damaged file, or a longer word
@@ -99,7 +102,10 @@ def _version(path: str) -> tuple[int, int]:
 @functools.lru_cache(maxsize=8)  # the datasets of a config share a file
 def _read_file(path: str, mtime: int, size: int) -> tuple[Any, np.ndarray]:
     """:return: content, and for each line that is not empty: its number, begin, end"""
-    if path.endswith(".gz"):
+    if path.endswith(".zip"):  # a prepared split of speech: its transcripts
+        texts = PreparedSplit(path).texts
+        content = "\n".join(" ".join(text.split()) for text in texts).encode("utf8")
+    elif path.endswith(".gz"):
         try:
             with gzip.open(path, "rb") as file:
                 content = file.read()

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from ._paths import resolve_path
-from ._recordings import Recordings
+from .recordings import Recordings
 
 __all__ = ["PHONES_39", "PHONES_48", "PHONES_61", "SPLITS", "TARGETS", "fold_phones", "open_timit"]
 

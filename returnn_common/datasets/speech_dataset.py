@@ -102,6 +102,8 @@ class SpeechDataset(CachedDataset2):
         def _length(index: int) -> int:  # as in RETURNN's OggZipDataset
             return int(corpus.seconds[index] * 100)
 
+        # No part of the data may be empty; RETURNN would fail where it comes to be trained on.
+        self.partition_epoch = max(min(self.partition_epoch, len(corpus.names) // self._num_shards), 1)
         order = self.get_seq_order_for_epoch(epoch=epoch, num_seqs=len(corpus.names), get_seq_len=_length)
         limit = next((seconds for last, seconds in self.curriculum if (epoch or 1) <= last), None)
         if limit is None or not len(order):

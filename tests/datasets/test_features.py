@@ -7,13 +7,14 @@ import pytest
 from returnn.frontend.audio import mel as returnn_mel
 
 from returnn_common import nn
-from returnn_common.datasets.features import _mel_filters, log_mel, num_frames
+from returnn_common.datasets.features import _mel_filters, log_mel, normalize, num_frames
 from returnn_common.models.features import LogMel
 from tests.engines import Input, run_on
 
 
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("num_samples", [1, 160, 161, 399, 400, 401, 4001])
-def test_same_as_in_the_model(num_samples):
+def test_same_as_in_the_model(num_samples, normalized):
     audio = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype("float32")
 
     def func(model, x, time):
@@ -25,9 +26,9 @@ def test_same_as_in_the_model(num_samples):
         func,
         {"x": Input(audio[None], "batch time")},
         {"time": [num_samples]},
-        make_model=lambda: LogMel(80, normalize=False),
+        make_model=lambda: LogMel(80, normalize=normalized),
     )
-    features = log_mel(audio)
+    features = normalize(log_mel(audio)) if normalized else log_mel(audio)  # normalised is what the datasets give
     assert features.shape == result["features"][0].shape
     np.testing.assert_allclose(features, result["features"][0], rtol=1e-3, atol=2e-3)
 

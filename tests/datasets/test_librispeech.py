@@ -336,8 +336,10 @@ def test_missing_splits(tiny):
 
 def test_too_many_parts(tiny):
     tiny_dataset(tiny, train_epoch_split=12).check()
+    dataset = tiny_dataset(tiny, train_epoch_split=13)
     with pytest.raises(ValueError, match="at most the number of training utterances, 12, got 13"):
-        tiny_dataset(tiny, train_epoch_split=13).check()
+        dataset.check()
+    assert [len(read(dataset.get_train_dataset(), epoch=epoch)) for epoch in (1, 13, 14)] == [1, 1, 1], "none is empty"
 
 
 @pytest.mark.parametrize("content", ["text", "zip"])

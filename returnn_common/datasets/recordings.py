@@ -18,7 +18,7 @@ __all__ = ["Recordings"]
 
 class Recordings:
     """
-    A :class:`._sources.Source`. Recordings that cannot be opened are left out.
+    What :class:`.speech_dataset.SpeechDataset` loads. Recordings that cannot be opened are left out.
 
     :param names: of the utterances
     :param paths: of their recordings, anything that libsndfile reads
