@@ -7,11 +7,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy
+
+from ._objects import is_path, path_text
 
 __all__ = ["Constants", "Literals", "quote"]
 
@@ -87,8 +88,8 @@ class Literals:
             return repr(value)
         if isinstance(value, numpy.ndarray):
             return self._array(value, path)
-        if isinstance(value, pathlib.PurePath):
-            return quote(str(value))
+        if is_path(value):
+            return quote(path_text(value))
         if isinstance(value, Mapping):
             items = [(f"{_one_line(self._node(k, path))}: ", self._node(v, f"{path}[{k!r}]")) for k, v in value.items()]
             return ("{", items, "}")

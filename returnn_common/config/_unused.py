@@ -24,12 +24,13 @@ def option_names(text: str, namespace: dict[str, Any]) -> list[str]:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
+    assigned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return [
         name
         for name, value in namespace.items()
         if not name.startswith("__")
-        and name not in (imported & used)
+        and name not in (imported & used) - assigned
         and name not in ("config", "annotations")
         and not isinstance(value, types.ModuleType)
     ]

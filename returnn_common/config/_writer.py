@@ -270,6 +270,8 @@ def _sorted_set(values: set[Any] | frozenset[Any]) -> list[Any]:
 
 
 def _sort_text(value: Any) -> str:
+    if is_delayed(value) or callable(getattr(value, "get_path", None)):
+        return str(getattr(value, "path", ""))  # it may be known only later
     if isinstance(value, Dim):
         return f"{value.name}, {value.dimension}"
     if isinstance(value, set | frozenset):

@@ -150,7 +150,7 @@ class _Comparison:
         elif type(a) is not type(b) and not self._are_twins(type(a), type(b)):
             self._changed(path, a, b)
         elif isinstance(a, dict):
-            self._mapping(path, a, b, names=list(dict.fromkeys([*a, *b])))
+            self._dict(path, a, b)
         elif type(a) in (list, tuple):
             self._sequence(path, a, b)
         elif isinstance(a, set | frozenset):
@@ -184,6 +184,19 @@ class _Comparison:
                 self.changes.append(Change(inner, None, _text(b[name])))
             else:
                 self.values(inner, a[name], b[name])
+
+    def _dict(self, path: str, a: dict[Any, Any], b: dict[Any, Any]):
+        # Keys that are equal only if they are the same, such as dims, go together by their order.
+        others = [[key for key in x if not _is_plain_key(key)] for x in (a, b)]
+        plain = [{key: value for key, value in x.items() if _is_plain_key(key)} for x in (a, b)]
+        self._mapping(path, *plain, names=list(dict.fromkeys([*plain[0], *plain[1]])))
+        if len(others[0]) == len(others[1]):
+            for i, (old, new) in enumerate(zip(*others, strict=True)):
+                self.values(f"{path} key {i}", old, new)
+                self.values(f"{path}[{_text(old)}]", a[old], b[new])
+        else:
+            self.changes += [Change(f"{path}[{_text(key)}]", _text(a[key]), None) for key in others[0]]
+            self.changes += [Change(f"{path}[{_text(key)}]", None, _text(b[key])) for key in others[1]]
 
     def _sequence(self, path: str, a: Any, b: Any):
         if len(a) == len(b):
@@ -294,6 +307,12 @@ class _Comparison:
         if old == new and type(a) is not type(b):
             old, new = f"{old} ({type(a).__name__})", f"{new} ({type(b).__name__})"
         self.changes.append(Change(path, old, new))
+
+
+def _is_plain_key(key: Any) -> bool:
+    if type(key) is tuple:
+        return all(map(_is_plain_key, key))
+    return isinstance(plain_value(key), str | int | float | bytes | type(None))
 
 
 def _simple(value: Any) -> Any:

@@ -10,7 +10,6 @@ The source imports RETURNN alone, and ``python -m returnn net_dict.config`` trai
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -23,6 +22,8 @@ from ._clean_dims import CleanDims, map_dims
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
+from ._objects import is_path
+from .description import DescribedModel, Describer, Description
 from .dims_code import DimsCode
 from .sources import read_config
 
@@ -47,6 +48,8 @@ class NetDict:
     :param dims: names of dims in the code; those that have none get one from their description
     :param options: the other options of the config, which the code gets as well
     :param parameters: name -> (shape, dtype), where they are known
+    :param description: of the model and the data, see :class:`.description.Describer`, on which the hash depends
+        instead of the layers; or the error of that
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class NetDict:
         dims: Mapping[str, Dim] | None = None,
         options: Mapping[str, Any] | None = None,
         parameters: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+        description: Description | ValueError = None,
     ):
         for name, value in {"network": network, "extern_data": extern_data}.items():
             if not isinstance(value, Mapping):
@@ -67,6 +71,23 @@ class NetDict:
         self.parameters = dict(parameters or {})
         self.left_out: list[str] = []
         self._given_dims = dict(dims or {})
+        self._description = description
+
+    def describe(self) -> Description:
+        """
+        :return: the model and the data, without the names of layers; without a model, of the layers. It doesn't include
+            the other options.
+        :raises ValueError: if the model has something that can't be described, such as a lambda
+        """
+        if isinstance(self._description, ValueError):
+            raise ValueError(*self._description.args)
+        if self._description is not None:
+            return self._description
+        return Describer().config({"extern_data": self.extern_data, "network": self.network})
+
+    def __sis_state__(self) -> dict[str, Any]:
+        """what Sisyphus' hash depends on"""
+        return {"network": self.describe(), "options": Describer().config(self.options)}
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -95,6 +116,11 @@ class NetDict:
     def network_code(self) -> str:
         """``network = ...``, with the functions and arrays that are in it"""
         return self._parts["code"]["network"].code
+
+    @property
+    def network_prolog_code(self) -> str:
+        """the dims and the network alone, with room for RETURNN to build it"""
+        return join_parts([ROOM, self._parts["code"]["dims"], self._parts["code"]["network"]])
 
     @property
     def options_code(self) -> str:
@@ -134,12 +160,21 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
     options = _checked(read_config(config, options={"backend": BACKEND}))
     extern_data = {name: _with_dims(name, entry) for name, entry in options["extern_data"].items()}
     own = find_dims(extern_data)
+    model = DescribedModel(options["get_model"], {"extern_data": extern_data, "step": options[_STEPS[options["task"]]]})
+    changed = {**options, "extern_data": extern_data, "get_model": model}
     with restored_dims(own):
-        layers = call_deep(lambda: build_layers({**options, "extern_data": extern_data}, epoch=epoch))
+        layers = call_deep(lambda: build_layers(changed, epoch=epoch))
         dims = CleanDims(own, find_dims([layers.network, layers.dims]))
     network = map_dims(layers.network, dims.clean)
     names = _name_dims(extern_data, network, order=[dims.clean(dim) for dim in layers.dims])
-    made = NetDict(network, extern_data, dims=names, options=_other_options(options), parameters=layers.parameters)
+    made = NetDict(
+        network,
+        extern_data,
+        dims=names,
+        options=_other_options(options),
+        parameters=layers.parameters,
+        description=model.description,
+    )
     made.left_out = [name for name, value in options.items() if _is_data(name, value) and name not in made.options]
     return made
 
@@ -231,5 +266,5 @@ def _is_plain(value: Any) -> bool:
         return type(value) is dict and all(_is_plain(x) for item in value.items() for x in item)
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_is_plain, value))
-    plain = (str, bytes, bool, int, float, complex, type(None), numpy.ndarray, numpy.generic, pathlib.PurePath)
-    return isinstance(value, plain)
+    plain = (str, bytes, bool, int, float, complex, type(None), numpy.ndarray, numpy.generic)
+    return isinstance(value, plain) or is_path(value)

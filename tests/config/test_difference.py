@@ -98,6 +98,17 @@ def test_derived_dims():
     ]
 
 
+def test_dims_as_keys():
+    def config(size=4, value=1, more=False):
+        dim, other = nn.Dim(size, name="d"), nn.Dim(2, name="o")
+        return {"x": {dim: value, "plain": 1, **({other: 3} if more else {})}}
+
+    assert not diff(config(), config())
+    assert _lines(config(), config(value=2)) == ['x[Dim "d" (4)]: 1 -> 2']
+    assert _lines(config(), config(size=5)) == ['x key 0: Dim "d" (4) -> Dim "d" (5)']
+    assert len(_lines(config(), config(more=True))) == 3
+
+
 def test_kinds_of_dims():
     kind = nn.Dim.Types.Spatial
     a, b = {"x": nn.Dim(4, name="d")}, {"x": nn.Dim(4, name="d", kind=kind)}

@@ -19,7 +19,7 @@ from returnn.tensor.marked_dim import ImplicitSparseDim
 
 from returnn_common import nn
 from returnn_common.config import diff, read, to_python
-from returnn_common.datasets import CharacterVocab, Librispeech, WordVocab
+from returnn_common.datasets import CharacterVocab, Librispeech, TrainOptions, WordVocab
 from returnn_common.datasets.augment import Chain, Noise, SpeedPerturbation
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.recog import recog_step
@@ -170,7 +170,7 @@ def test_tensor_with_feature_dim(tmp_path):
 def test_a_corpus(tmp_path):
     vocab = WordVocab(["YES", "NO"])
     augment = Chain(SpeedPerturbation(0.9, 1.1), Noise(10, 40))
-    dataset = Librispeech(path="/data", vocab=vocab, train_augment=augment)
+    dataset = Librispeech(path="/data", vocab=vocab, training=TrainOptions(augment=augment))
     config = {**dataset.get_config_opts(), "dataset": dataset, "vocab": CharacterVocab(), "other": [vocab]}
     text, again = _back(tmp_path, config)
     assert not diff(again["dataset"].get_config_opts(), dataset.get_config_opts())

@@ -1,0 +1,343 @@
+"""
+What models, dims, datasets and configs are, as plain data: the same in every process, and for the same thing in future.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from returnn.tensor import Dim, Tensor, single_step_dim
+from returnn.tensor.marked_dim import MarkedDim
+
+from .. import nn
+from ._objects import is_path, path_text, same_content
+from ._source import closure_of
+from ._writer import is_delayed, plain_value
+
+__all__ = ["DescribedModel", "Describer", "Description", "address"]
+
+Description = Any
+"""None, bool, int, float, complex, str, bytes, or a tuple of descriptions"""
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Of these, a part counts: things may move within.
+_DEEP_ROOMS = {"models": ("encoder", "decoder", "lm")}
+_FASTER = ["nn", "fused"]  # subclasses that do the same
+_SEPARATE = "recipes"  # each has functions of the same names
+
+
+class Describer:
+    """
+    Describes values one after the other, with dims numbered by their first occurrence in all of them.
+
+    A description has
+
+    - of a module (a model): its class, and its attributes: submodules, parameters (dims, type), dims, options;
+    - of a dim: its number, kind and size, or for a derived one the operation and its inputs; not its name;
+    - of a function or class: its :func:`address`; of partial functions also their arguments, of functions within
+      functions the values that they use;
+    - of other objects: what they say themselves (Sisyphus' ``_sis_hash`` or ``__sis_state__``), or class and
+      attributes.
+
+    Arguments and attributes that have the default of the function or class are left out, so that it may get more of
+    them. So are the values of parameters, and attributes of a module that are None or False and belong to no argument.
+    """
+
+    def __init__(self):
+        self._numbers: dict[str, dict[int, int]] = {"dim": {}, "module": {}, "parameter": {}}  # id -> of its occurrence
+        self._keep: list[Any] = []
+        self._active: set[int] = set()  # functions and objects that are being described
+
+    def config(self, config: Mapping[str, Any]) -> Description:
+        """
+        :param config: options by name; ``extern_data`` comes first, the others in the order of their names
+        :raises ValueError: naming the option, for a lambda and other things that have no description
+        """
+        names = sorted(config, key=lambda name: (name != "extern_data", name))
+        parts = {name: self.value(config[name], where=name) for name in names}
+        return ("config", *((name, parts[name]) for name in sorted(parts)))
+
+    def value(self, value: Any, *, where: str) -> Description:
+        """
+        :param value:
+        :param where: it is, for messages
+        :raises ValueError: see :meth:`config`
+        """
+        value = value if is_delayed(value) else plain_value(value)
+        if type(value) in (type(None), bool, int, float, complex, str, bytes):
+            return value
+        if isinstance(value, Dim):
+            return self._dim(value)
+        if isinstance(value, MarkedDim):
+            return (type(value).__name__, self._dim(value.tag))
+        if isinstance(value, nn.Module):
+            return self._once("module", value) or self._module(value, where=where)
+        if isinstance(value, Tensor):
+            return self._tensor(value, where=where)
+        if callable(getattr(value, "_sis_hash", None)) and not inspect.isclass(value):
+            return ("sisyphus", value._sis_hash())
+        if isinstance(value, np.ndarray):
+            return ("array", value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
+        if id(value) in self._active:
+            if callable(value):
+                return ("again", address(value))
+            raise ValueError(f"{where}: {type(value).__name__} contains itself, so that it has no hash")
+        self._active.add(id(value))
+        try:
+            return self._compound(value, where=where)
+        finally:
+            self._active.discard(id(value))
+
+    def _compound(self, value: Any, *, where: str) -> Description:
+        if type(value) in (list, tuple):
+            return (type(value).__name__, *(self.value(x, where=f"{where}[{i}]") for i, x in enumerate(value)))
+        if isinstance(value, Mapping):
+            return self._mapping(value, where=where)
+        if isinstance(value, set | frozenset):
+            return ("set", *sorted((self.value(x, where=where) for x in self._order(value)), key=repr))
+        return self._object(value, where=where)
+
+    def _once(self, kind: str, value: Any) -> Description:
+        """:return: where it has come before: its number; or None"""
+        numbers = self._numbers[kind]
+        if id(value) in numbers:
+            return (kind, numbers[id(value)])
+        numbers[id(value)] = len(numbers)
+        self._keep.append(value)
+        return None
+
+    def _dim(self, dim: Dim) -> Description:
+        dim = dim.get_same_base()
+        kind = dim.kind.name if dim.kind else None
+        if dim.is_batch_dim():
+            return ("batch dim",)
+        if dim is single_step_dim or dim.special:
+            return ("special dim", dim.name)
+        operation = dim.derived_from_op
+        if operation is not None and operation.kind != "constant":
+            return ("dim", kind, operation.kind, *(self._dim(x) for x in operation.inputs))
+        if operation is not None:
+            return ("constant dim", dim.dimension)
+        self._once("dim", dim)
+        return ("dim", kind, dim.dimension, self._numbers["dim"][id(dim)])
+
+    def _order(self, values: Iterable[Any]) -> list[Any]:
+        """:return: of a set: dims with numbers first, those that have none by size and name; all else at last"""
+
+        def _key(value: Any) -> tuple[Any, ...]:
+            if not isinstance(value, Dim):
+                return (2, 0, "")
+            base, numbers = value.get_same_base(), self._numbers["dim"]
+            return (id(base) not in numbers, numbers.get(id(base), base.dimension or 0), str(base.name))
+
+        return sorted(values, key=_key)
+
+    def _mapping(self, value: Mapping[Any, Any], *, where: str) -> Description:
+        keys = [(self.value(key, where=f"{where}: key"), key) for key in self._order(value)]
+        keys.sort(key=lambda pair: repr(pair[0]))
+        return ("dict", *((key, self.value(value[k], where=f"{where}.{k}")) for key, k in keys))
+
+    def _module(self, module: nn.Module, *, where: str) -> Description:
+        cls = _meant_class(type(module))
+        defaults = _defaults(cls.__init__)
+        is_foreign = address(cls).startswith("returnn.")  # RETURNN's private attributes are its own affair
+        parts = []
+        for name, value in sorted(vars(module).items(), key=lambda item: _number_last(item[0])):
+            own = name.removeprefix("_")
+            if own in defaults:
+                if defaults[own] is not inspect.Parameter.empty and same_content(defaults[own], value):
+                    continue
+            elif value is None or value is False or (name.startswith("_") and is_foreign):
+                continue
+            parts.append((name, self.value(value, where=f"{where}.{name}")))
+        return ("module", address(cls), *parts)
+
+    def _tensor(self, tensor: Tensor, *, where: str) -> Description:
+        is_parameter = isinstance(tensor, nn.Parameter)
+        if is_parameter and (again := self._once("parameter", tensor)):
+            return again
+        options: dict[str, Any] = {"sparse_dim": tensor.sparse_dim}
+        if isinstance(tensor.feature_dim_axis_or_unspecified, int):
+            options["feature_dim_axis"] = tensor.feature_dim_axis_or_unspecified
+        if isinstance(tensor, nn.Parameter):
+            options["trainable"] = False if tensor.trainable is False else None  # None: as the engine likes
+            options["weight_decay"] = tensor.weight_decay or None
+            if isinstance(tensor.initial, nn.init.ParamInit | bool | int | float | complex | np.generic):
+                options["initial"] = tensor.initial
+        parts = [(n, self.value(v, where=f"{where}.{n}")) for n, v in options.items() if v is not None]
+        kind = "parameter" if is_parameter else "tensor"
+        return (kind, tensor.dtype, tuple(self._dim(dim) for dim in tensor.dims), *parts)
+
+    def _object(self, value: Any, *, where: str) -> Description:
+        if isinstance(value, types.ModuleType):
+            return ("python module", _room(value.__name__))
+        if isinstance(value, functools.partial):
+            return self._partial(value, where=where)
+        if isinstance(value, types.MethodType):
+            return ("method", self.value(value.__self__, where=where), value.__name__)
+        if inspect.isclass(value) or inspect.isroutine(value) or hasattr(value, "__wrapped__"):
+            return self._function(value, where=where)
+        if isinstance(value, np.ufunc):
+            return self._function(value, where=where)
+        if isinstance(value, enum.Enum):
+            return ("enum", address(type(value)), value.name)
+        if is_path(value) and not hasattr(value, "__sis_state__") and not callable(getattr(value, "get_path", None)):
+            return path_text(value)
+        return ("object", address(type(value)), *self._state(value, where=where))
+
+    def _state(self, value: Any, *, where: str) -> Iterable[Description]:
+        if hasattr(value, "__sis_state__"):
+            state = value.__sis_state__()
+        elif dataclasses.is_dataclass(value):
+            state = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        else:
+            state = _attributes(value)
+            if state is None:
+                return [self._reduced(value, where=where)]
+        if not isinstance(state, Mapping):
+            return [self.value(state, where=where)]
+        defaults = _defaults(type(value))
+        return [
+            (name, self.value(part, where=f"{where}.{name}"))
+            for name, part in sorted(state.items())
+            if not same_content(defaults.get(name.removeprefix("_"), inspect.Parameter.empty), part)
+            and not (part is None and name.startswith("_"))
+        ]
+
+    def _reduced(self, value: Any, *, where: str) -> Description:
+        """:return: of an object without attributes: what it pickles as"""
+        try:
+            reduced = value.__reduce_ex__(2)
+        except Exception:
+            raise ValueError(f"{where}: {value!r} has nothing that could be hashed") from None
+        if isinstance(reduced, str):
+            return reduced
+        return tuple(self.value(part, where=where) for part in reduced[1:3])
+
+    def _partial(self, value: functools.partial, *, where: str) -> Description:
+        function = self.value(value.func, where=where)
+        try:
+            signature = inspect.signature(value.func)
+            bound = signature.bind_partial(*value.args, **value.keywords)
+        except (TypeError, ValueError):
+            options: dict[str, Any] = {**{str(i): arg for i, arg in enumerate(value.args)}, **value.keywords}
+        else:
+            options = {
+                name: arg
+                for name, arg in bound.arguments.items()
+                if not same_content(signature.parameters[name].default, arg)
+            }
+        parts = [(name, self.value(arg, where=f"{where}({name})")) for name, arg in sorted(options.items())]
+        return ("partial", function, *parts)
+
+    def _function(self, function: Any, *, where: str) -> Description:
+        if getattr(function, "__name__", "") == "<lambda>":
+            raise ValueError(
+                f"{where}: a lambda has no name that could be hashed (nor does Sisyphus take it): define a function"
+            )
+        name = address(function)
+        if name.startswith("__main__:"):
+            raise ValueError(
+                f"{where}: {function.__qualname__} is of the script that runs, and elsewhere in another one: "
+                "define it in a module"
+            )
+        uses = closure_of(function) if "<locals>" in name else {}
+        parts = [(n, self.value(v, where=f"{where}: {n}")) for n, v in sorted(uses.items())]
+        return ("function", name, *parts)
+
+
+class DescribedModel:
+    """
+    A config's ``get_model``, which describes the model as soon as it is there: before anything runs it.
+
+    :param get_model:
+    :param config: what is described with it; ``extern_data`` first
+    """
+
+    def __init__(self, get_model: Callable[..., Any], config: Mapping[str, Any]):
+        self._get_model, self._config = get_model, config
+        self.description: Description | ValueError = None
+
+    def __call__(self, **options: Any) -> Any:
+        model = self._get_model(**options)
+        try:
+            self.description = Describer().config({**self._config, "model": model})
+        except ValueError as error:
+            self.description = error
+        return model
+
+
+def address(obj: Any) -> str:
+    """
+    :param obj: function or class
+    :return: ``"module:name"``, wherever the package lies and under whichever name it was imported. Of this package and
+        of RETURNN, only the part of the package counts (``returnn_common.models.encoder``, ``returnn.frontend``), so
+        that things can move between its files.
+    """
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__qualname__
+    if isinstance(obj, np.ufunc):
+        return f"numpy:{name}"
+    owner = getattr(obj, "__self__", None)
+    if inspect.isbuiltin(obj) and owner is not None and not isinstance(owner, types.ModuleType):
+        return f"{address(owner if isinstance(owner, type) else type(owner))}.{obj.__name__}"
+    return f"{_room(getattr(obj, '__module__', None) or 'builtins')}:{name}"
+
+
+def _meant_class(cls: type) -> type:
+    """:return: the class itself, or the one that it computes faster"""
+    return cls.__mro__[1] if (_parts_in_package(cls.__module__) or [])[:2] == _FASTER else cls
+
+
+def _room(module: str) -> str:
+    parts = _parts_in_package(module)
+    if parts is not None:
+        if parts[:1] == [_SEPARATE]:
+            return ".".join(["returnn_common", *parts])
+        deep = len(parts) > 2 and parts[1] in _DEEP_ROOMS.get(parts[0], ())
+        return ".".join(["returnn_common", *parts[: 2 if deep else 1]])
+    if module.startswith("returnn."):
+        return ".".join(module.split(".")[:2])
+    return module
+
+
+def _parts_in_package(module: str) -> list[str] | None:
+    """:return: of a module of ours, its name within the package, else None"""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is not None and _PACKAGE in (path := Path(file).resolve()).parents:
+        parts = list(path.relative_to(_PACKAGE).with_suffix("").parts)
+        return parts[:-1] if parts[-1] == "__init__" else parts
+    parts = module.split(".")  # of another clone
+    if "returnn_common" not in parts:
+        return None
+    parts = parts[len(parts) - parts[::-1].index("returnn_common") :]
+    # RETURNN's import_ has the version between.
+    return parts[1:] if parts[:1] and parts[0].startswith(("v", "_")) and module.startswith("returnn_import") else parts
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    if hasattr(value, "__dict__"):
+        return vars(value)
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} if slots else None
+
+
+def _number_last(name: str) -> tuple[bool, int, str]:
+    """:return: key for sorting: the layers of a list by their numbers"""
+    return (name.isdigit(), int(name) if name.isdigit() else 0, name)
