@@ -104,6 +104,13 @@ class VocabConfig(_MadeWith, ABC):
         """
         return _returnn_vocab.decode(self.get_opts(), self._check_ids(ids))
 
+    def as_decoded(self, text: str) -> str:
+        """
+        What :meth:`decode` gives when all is recognised rightly: the text, but for vocabularies that have no way back,
+        such as phonemes. For scoring.
+        """
+        return text
+
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in order, as often as they come; empty if it has all."""
         return _returnn_vocab.find_unknown(self.get_opts(), text)

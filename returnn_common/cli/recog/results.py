@@ -12,6 +12,7 @@ from ...recog.scoring import WerResult, oracle_wer, score_wer
 from ..errors import CommandError
 from ..run.folder import read_json, write_json
 from ..run.results import counts
+from ..run.results import references_of as dataset_references
 from .search import Recognition
 
 __all__ = ["lists_of", "references_of", "score", "show", "write_mbr", "write_results"]
@@ -39,7 +40,7 @@ def references_of(recognition: Recognition, split: str) -> dict[str, str]:
     if recognition.request.data is not None:
         dataset.path = str(recognition.request.data)
     try:
-        return dataset.get_references(split)
+        return dataset_references(dataset, split)
     except (ValueError, OSError) as error:
         raise CommandError(str(error), exit_status=1) from error
 

@@ -9,12 +9,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...datasets import VocabConfig
 from ...recog.nbest import best_texts, read_nbest
 from ...recog.scoring import WerResult, score_wer
 from ..errors import CommandError
 from .stages import Run, count_parameters
 
-__all__ = ["counts", "score", "show", "show_files", "split_names", "write_json", "write_results"]
+__all__ = ["counts", "references_of", "score", "show", "show_files", "split_names", "write_json", "write_results"]
 
 
 def score(run: Run) -> dict[str, WerResult]:
@@ -26,10 +27,23 @@ def score(run: Run) -> dict[str, WerResult]:
     for split in run.recipe.eval_splits:
         try:
             hypotheses = best_texts(read_nbest(run.folder.nbest(split)))
-            results[split] = score_wer(hypotheses, run.recipe.dataset.get_references(split))
+            results[split] = score_wer(hypotheses, references_of(run.recipe.dataset, split))
         except (ValueError, OSError) as error:
             raise CommandError(str(error), exit_status=1) from error
     return results
+
+
+def references_of(dataset: Any, split: str) -> dict[str, str]:
+    """
+    :param dataset: of a recipe
+    :param split: of that
+    :return: utterance -> what is recognised when all is right: the transcript, or its phonemes
+    """
+    references = dataset.get_references(split)
+    vocab = getattr(dataset, "vocab", None)
+    if not isinstance(vocab, VocabConfig):
+        return references
+    return {utterance: vocab.as_decoded(text) for utterance, text in references.items()}
 
 
 def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> dict[str, Any]:

@@ -91,6 +91,10 @@ class PhonemeVocab(VocabConfig):
         labels = list(self._labels)
         return " ".join(labels[i] for i in self._check_ids(ids))
 
+    def as_decoded(self, text: str) -> str:
+        """Its labels, so that error rates are those of phonemes (and word boundaries)."""
+        return self.decode(self.encode(text))
+
     def find_unknown(self, text: str) -> list[str]:
         """Characters that are no graphemes, of words that are not in the dictionary."""
         words = self._pronunciations

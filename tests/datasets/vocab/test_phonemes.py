@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from returnn.datasets.util.vocabulary import Vocabulary
 
-from returnn_common.datasets import PhonemeVocab, make_vocab
+from returnn_common.cli.run.results import references_of
+from returnn_common.datasets import CharacterVocab, PhonemeVocab, make_vocab
 
 _DICTIONARY = """;;; a comment
 a AH0
@@ -124,3 +126,14 @@ def test_cmudict(shared_data, monkeypatch, tmp_path):
     words = [word for text in texts for word in text.split()]
     unpronounced = vocab.find_unpronounced(" ".join(words))
     assert len(unpronounced) < 0.02 * len(words)
+
+
+def test_what_is_scored(dictionary):
+    assert PhonemeVocab(dictionary).as_decoded("HELLO A") == "HH AH L OW | AH"
+    assert CharacterVocab().as_decoded("HELLO A") == "HELLO A"
+    dataset = SimpleNamespace(vocab=PhonemeVocab(dictionary), get_references=lambda split: {f"{split}-1": "HELLO"})
+    assert references_of(dataset, "dev") == {"dev-1": "HH AH L OW"}
+    dataset.vocab = CharacterVocab()
+    assert references_of(dataset, "dev") == {"dev-1": "HELLO"}
+    del dataset.vocab
+    assert references_of(dataset, "dev") == {"dev-1": "HELLO"}
