@@ -267,6 +267,12 @@ LIMITS: list[Limit] = [
         *("search", "expanded as floats, then cast"),
     ),
     Limit(
+        *("a dim that comes from one whose sizes a layer computes", _ND, on.derived_dim),
+        *("AssertionError", "value unknown in sanity_check", "the layer of the sizes of such a dim is made too early"),
+        *("models' stream, which holds back what is no whole chunk",),
+        *("none; encoder and search each have a step, with which pieces of whole chunks are recognised",),
+    ),
+    Limit(
         *("pack", _ND, on.packed_linear, "NotImplementedError", "in masked_scatter", "masked_scatter is missing"),
         *(_UNUSED, "padding and masks"),
     ),

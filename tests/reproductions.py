@@ -318,6 +318,17 @@ def packed_linear(engine: str) -> Result:
     return _run(engine, func, make_model=lambda feat: rf.Linear(feat, Dim(2, name="out")))
 
 
+def derived_dim(engine: str) -> Result:
+    def func(x, time, feat):
+        fewer = Dim(rf.relu(time.get_size_tensor() - 1), name="fewer")
+        y = rf.gather(x, indices=rf.range_over_dim(fewer), axis=time)
+        one = Dim(1, name="one")
+        y, more = rf.concat((rf.zeros([batch_dim, one, feat]), one), (y, fewer))
+        return {"y": (y, [batch_dim, more, feat])}
+
+    return _run(engine, func)
+
+
 def adamw(engine: str):
     """the learning rate is a variable, as the engine's updater has it"""
     assert engine == "tensorflow-net-dict"

@@ -77,11 +77,9 @@ class CtcGreedyStream:
         num = nn.copy_to_device(kept_dim.get_size_tensor(), history.device)
         is_new = nn.combine_bc(index >= 0, "logical_and", nn.compare_bc(index, "less", num))
         # With one more in front, there is always something to gather.
-        one = nn.Dim(1, name="before")
-        first = nn.expand_dim(before, one)
-        joined, joined_dim = nn.concat((first, one), (nn.cast(labels, "int32"), kept_dim))
+        joined, joined_dim = _prepend(before, nn.cast(labels, "int32"), kept_dim)
         labels = nn.gather(joined, indices=nn.relu(index) + 1, axis=joined_dim, clip_to_valid=True)
-        joined, joined_dim = nn.concat((first, one), (plain(best), spatial_dim))
+        joined, joined_dim = _prepend(before, plain(best), spatial_dim)
         lengths = nn.copy_to_device(spatial_dim.get_size_tensor(), history.device)
         return {
             "before": nn.gather(joined, indices=lengths, axis=joined_dim),
@@ -189,6 +187,14 @@ class CtcBeamStream:
         labels, scores, out_dim = self.search.finish(state, rest=rest)
         labels = nn.set_sparse_dim(labels, self.out_labels_dim)
         return Hypotheses(labels=labels, scores=scores, beam_dim=self.search.beam_dim, spatial_dim=out_dim)
+
+
+def _prepend(first: nn.Tensor, x: nn.Tensor, spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+    """:return: {B, 1 + T}, of {B} and {B, T}"""
+    one = nn.Dim(1, name="first")
+    # Not one + spatial_dim: the net dict knows that dim only if it knows the sizes of spatial_dim from outside.
+    out_dim = nn.Dim(nn.relu(spatial_dim.get_size_tensor()) + 1, name="joined")
+    return nn.concat((nn.expand_dim(first, one), one), (x, spatial_dim), out_dim=out_dim)
 
 
 def _check_frames(name: str, log_probs: nn.Tensor, spatial_dim: nn.Dim, labels_dim: nn.Dim, blank: int):

@@ -165,9 +165,12 @@ def test_states_are_values():
 
 
 @pytest.mark.parametrize("kind", ["ctc", "stateless"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "tensorflow-net-dict"])
 def test_engines(engine: str, kind: str):
-    """chunks of one shape, the last one shorter for one of both"""
+    """
+    Chunks of one shape, the last one shorter for one of both. The net dict can't hold back: see "a dim that comes from
+    one whose sizes a layer computes" in tests/limits.py; there, its parts are tested each for itself.
+    """
     x = np.random.default_rng(0).normal(size=(2, 8, FEATURES)).astype("float32")
 
     def func(model, x0, x1, time0, time1, x, time):
