@@ -4,7 +4,8 @@ CTC model (Graves et al. 2006): encoder, one linear layer to the labels and blan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import nn
@@ -13,6 +14,7 @@ from ..search import (
     CtcBeamStream,
     CtcGreedyStream,
     CtcPrefixScorer,
+    CtcPruning,
     Hypotheses,
     Scorer,
     SoftAlignment,
@@ -153,22 +155,25 @@ class CtcModel(nn.Module):
         bos: int | None = None,
         eos: int | None = None,
         recombine: str = "sum",
+        pruning: Mapping[str, Any] | None = None,
     ) -> Hypotheses:
         """
         :param source: see :func:`encode`
-        :param beam_size: 1, without ``lm``: the best label of each frame; else prefix beam search
+        :param beam_size: 1, without ``lm`` and ``pruning``: the best label of each frame; else prefix beam search
         :param lm: a scorer, see :func:`ctc_beam_search`, over the labels (without blank); None: none
         :param lm_scale: its weight; with 0, it is ignored
         :param bos: of the scorer, see :func:`ctc_beam_search`
         :param eos: of the scorer, see :func:`ctc_beam_search`
         :param recombine: what prefix beam search takes of a hypothesis' alignments, their "sum" or the best ("max");
             the best label of each frame (``beam_size`` 1 without ``lm``) is one alignment, and its score
+        :param pruning: arguments of :class:`CtcPruning`, such as ``{"max_labels": 20}``; None: nothing is left out
         :return: labels of ``vocab_dim``
         :raises ValueError: for a scale, ``bos`` or ``eos`` without ``lm``, an ``lm`` with another vocabulary,
-            a beam below 1, or another ``recombine``
+            a beam below 1, another ``recombine``, or what ``pruning`` doesn't have
         """
         log_probs, spatial_dim = self.log_probs(source, in_spatial_dim=in_spatial_dim)
-        options = self._search_options((lm, lm_scale, bos, eos), beam_size=beam_size, recombine=recombine)
+        of_beam = {"beam_size": beam_size, "recombine": recombine, "pruning": pruning}
+        options = self._search_options((lm, lm_scale, bos, eos), **of_beam)
         search = ctc_beam_search if "beam_size" in options else ctc_greedy_search
         return search(log_probs, spatial_dim=spatial_dim, **options)
 
@@ -182,6 +187,7 @@ class CtcModel(nn.Module):
         bos: int | None = None,
         eos: int | None = None,
         recombine: str = "sum",
+        pruning: Mapping[str, Any] | None = None,
     ) -> SpeechStream:
         """
         Recognition of utterances that come piece after piece. The arguments are those of :meth:`search`, except:
@@ -191,7 +197,8 @@ class CtcModel(nn.Module):
         :raises ValueError: for an encoder that needs the whole utterance; and see :meth:`search`
         """
         encoder = check_encoder_streams("CtcModel", self.encoder)
-        options = self._search_options((lm, lm_scale, bos, eos), beam_size=beam_size, recombine=recombine)
+        of_beam = {"beam_size": beam_size, "recombine": recombine, "pruning": pruning}
+        options = self._search_options((lm, lm_scale, bos, eos), **of_beam)
         make = CtcBeamStream if "beam_size" in options else CtcGreedyStream
         return SpeechStream(
             EncoderStream(encoder, features=self.features, batch_dims=batch_dims),
@@ -201,14 +208,19 @@ class CtcModel(nn.Module):
         )
 
     def _search_options(
-        self, lm_options: tuple[Any, float, int | None, int | None], *, beam_size: int, recombine: str
+        self,
+        lm_options: tuple[Any, float, int | None, int | None],
+        *,
+        beam_size: int,
+        recombine: str,
+        pruning: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """:return: of the beam search, or, without "beam_size", of the greedy one"""
         options: dict[str, Any] = {"blank": self.blank_index, "vocab_dim": self.vocab_dim}
-        if beam_size == 1 and recombine in ("sum", "max") and lm_options == (None, 0.0, None, None):
+        if beam_size == 1 and recombine in ("sum", "max") and lm_options == (None, 0.0, None, None) and not pruning:
             return options
         lm, lm_scale, bos, eos = lm_options
-        options.update(beam_size=beam_size, recombine=recombine)
+        options.update(beam_size=beam_size, recombine=recombine, pruning=_pruning(pruning or {}))
         return {**options, "scorer": lm, "scorer_scale": lm_scale, "bos": bos, "eos": eos}
 
     def score_hypotheses(
@@ -249,6 +261,14 @@ class CtcModel(nn.Module):
             it orders hypotheses, see :func:`returnn_common.recog.components.combine_scores`
         """
         return {"ctc": 1.0, "lm": lm_scale, "length_exponent": 0.0}
+
+
+def _pruning(options: Mapping[str, Any]) -> CtcPruning:
+    known = [field.name for field in dataclasses.fields(CtcPruning)]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"CtcModel: pruning, expected some of {', '.join(known)}, got {name!r}")
+    return CtcPruning(**options)
 
 
 def make_ctc_model(

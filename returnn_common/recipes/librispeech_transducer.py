@@ -62,6 +62,7 @@ options = Options(
     batch_seconds=150,
     specaugment_start=5_000,  # training steps
     beam_size=8,
+    search_options="",  # of the model's search, such as "{'max_labels_per_frame': 3}"
     precision="float32",  # or "bfloat16"
     distributed="",  # "grad" or "param": trained in several processes
 )
@@ -126,6 +127,7 @@ learning_rate_file = "output/librispeech_transducer/learning_rates"
 log_verbosity = 4
 random_seed = options.random_seed
 beam_size = options.beam_size
+search_options = options.search_options
 num_epochs = options.num_epochs
 save_interval = 1
 warmup_epochs = int(0.45 * num_epochs)

@@ -135,3 +135,16 @@ def test_recombination():
 def test_other_recombination(beam_size: int):
     with pytest.raises(ValueError, match="recombine, expected 'sum' or 'max', got 'mean'"):
         run_search(features(LENGTHS), LENGTHS, beam_size=beam_size, recombine="mean")
+
+
+def test_pruning():
+    """as of the search itself; also with a beam of 1, which then is no greedy search"""
+    whole, log_probs = run_search(features(LENGTHS), LENGTHS, beam_size=4)
+    for beam_size in (1, 4):
+        pruned, _ = run_search(features(LENGTHS), LENGTHS, beam_size=beam_size, pruning={"max_labels": 1})
+        for nbest, frames in zip(pruned, log_probs, strict=True):
+            best = set(np.argmax(frames[:, :-1], axis=-1).tolist())
+            assert nbest and all(set(labels) <= best for _, labels in nbest)
+    assert pruned != whole
+    with pytest.raises(ValueError, match="CtcModel: pruning, expected some of max_labels, .*, got 'beam'"):
+        run_search(features(LENGTHS), LENGTHS, beam_size=4, pruning={"beam": 1})

@@ -55,7 +55,7 @@ def test_run_that_has_not_ended(model, folder, capsys):
 
 
 def test_model_without_a_ctc_head(folder, capsys):
-    options = {**SMALL, "search_ctc_scale": 0.0}
+    options = {**SMALL, "search_options": ""}
     model = make_model_of(folder, "digits_aed", options, ("aux_ctc_layers=[options.num_layers],", "aux_ctc_layers=[],"))
     record(folder / "a.wav", "two")
     status, text, err = run_command(capsys, model, "a.wav")
@@ -154,9 +154,8 @@ def test_neural_lm(model, folder, capsys):
 def test_search_options(folder, capsys):
     """of the recipe, changed by those that are given"""
     options = {**SMALL, "beam_size": 2}
-    model = make_model_of(
-        folder / "model", "digits_aed", options, ('{"ctc_scale": options.search_ctc_scale}', '{"max_len": 2}')
-    )
+    searched = ("search_options = options.search_options", 'search_options = {"max_len": 2}')
+    model = make_model_of(folder / "model", "digits_aed", options, searched)
     record(folder / "a.wav", "two four one")
     assert len(run_command(capsys, model, "a.wav")[1].split()) <= 2
     assert len(run_command(capsys, model, "a.wav", "--set", "max_len=1")[1].split()) <= 1
