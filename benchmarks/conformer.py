@@ -92,7 +92,7 @@ def unfuse(module: nn.Module) -> None:
     """gives it RETURNN's own modules again"""
     for part in module.modules():
         if type(part).__module__.startswith(f"{nn.__name__}.fused"):
-            part.__class__ = type(part).__bases__[0]
+            part.__class__ = type(part).__bases__[-1]
 
 
 def make_torchaudio() -> Encoder:

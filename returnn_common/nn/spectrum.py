@@ -68,8 +68,8 @@ def pad_zeros(source: Tensor, *, axis: Dim, num: int) -> tuple[Tensor, Dim]:
     if axis.need_masking():
         rows = out.view(-1, out.shape[-1])
         lengths = sizes.copy_compatible_to_dims_raw(batch_dims).expand(raw.shape[:-1]).reshape(-1)
-        for row, length in zip(rows, lengths.tolist(), strict=True):
-            row[length : raw.shape[-1]] = 0.0
+        for i, length in enumerate(lengths.tolist()):
+            rows[i, length : raw.shape[-1]] = 0.0
     padded_dim = axis + num
     return tensor_of(out, *batch_dims, padded_dim), padded_dim
 

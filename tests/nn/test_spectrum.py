@@ -62,3 +62,14 @@ def test_pad_zeros(order):
     found = padded.copy_compatible_to_dims_raw([batch_dim, padded_dim])
     for row, old, length in zip(found, before if order == "bt" else before.t(), [5, 0, 3], strict=True):
         torch.testing.assert_close(row[: length + 2], torch.cat([old[:length], torch.zeros(2)]))
+
+
+def test_gradients_of_padded_audio():
+    """are 0 on padding"""
+    source, _, time_dim = _source([50, 31])
+    source.raw_tensor.requires_grad_()
+    padded, padded_dim = pad_zeros(source, axis=time_dim, num=9)
+    power, _, _ = power_spectrum(padded, in_spatial_dim=padded_dim, frame_step=4, frame_length=10, fft_length=16)
+    power.raw_tensor.sum().backward()
+    grad = source.raw_tensor.grad
+    assert not grad[1, 31:].any() and (grad[0, 1:] != 0).all()

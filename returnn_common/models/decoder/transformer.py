@@ -54,18 +54,20 @@ def make_transformer_decoder(
         raise ValueError(f"transformer decoder: model_dim {size} is not a multiple of num_heads {num_heads}")
     if positions not in ("absolute", "rotary"):
         raise ValueError(f"transformer decoder: expected positions 'absolute' or 'rotary', got {positions!r}")
-    return TransformerDecoder(
-        nn.as_dim(encoder_dim, name="encoder"),
-        nn.as_dim(vocab_dim, name="labels"),
-        model_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        ff_dim=nn.as_dim(4 * size if ff_dim is None else ff_dim, name="decoder-ff"),
-        pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
-        dropout=dropout,
-        att_dropout=dropout,
-        share_embedding=share_embedding,
-        input_embedding_scale=size**0.5,
-        input_dropout=dropout,
-        layer_opts={"self_att": CausalSelfAttention, "self_att_opts": {"rotary": positions == "rotary"}},
+    return nn.fuse(
+        TransformerDecoder(
+            nn.as_dim(encoder_dim, name="encoder"),
+            nn.as_dim(vocab_dim, name="labels"),
+            model_dim,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            ff_dim=nn.as_dim(4 * size if ff_dim is None else ff_dim, name="decoder-ff"),
+            pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
+            dropout=dropout,
+            att_dropout=dropout,
+            share_embedding=share_embedding,
+            input_embedding_scale=size**0.5,
+            input_dropout=dropout,
+            layer_opts={"self_att": CausalSelfAttention, "self_att_opts": {"rotary": positions == "rotary"}},
+        )
     )

@@ -48,21 +48,23 @@ def make_espnet_transformer_decoder(
     check_probability(owner, dropout=dropout)
     if size % num_heads or size % 2:
         raise ValueError(f"{owner}: expected an even model_dim, a multiple of num_heads {num_heads}, got {size}")
-    return TransformerDecoder(
-        nn.as_dim(encoder_dim, name="encoder"),
-        nn.as_dim(vocab_dim, name="labels"),
-        model_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        ff_dim=nn.as_dim(ff_dim, name="decoder-ff"),
-        pos_enc=_interleaved_sinusoids,
-        dropout=dropout,
-        att_dropout=dropout,
-        share_embedding=False,
-        logits_with_bias=True,
-        input_embedding_scale=size**0.5,
-        input_dropout=dropout,
-        layer_opts={"self_att": CausalSelfAttention},
+    return nn.fuse(
+        TransformerDecoder(
+            nn.as_dim(encoder_dim, name="encoder"),
+            nn.as_dim(vocab_dim, name="labels"),
+            model_dim,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            ff_dim=nn.as_dim(ff_dim, name="decoder-ff"),
+            pos_enc=_interleaved_sinusoids,
+            dropout=dropout,
+            att_dropout=dropout,
+            share_embedding=False,
+            logits_with_bias=True,
+            input_embedding_scale=size**0.5,
+            input_dropout=dropout,
+            layer_opts={"self_att": CausalSelfAttention},
+        )
     )
 
 

@@ -77,14 +77,16 @@ def make_streaming_conformer_encoder(
         )
         for _ in range(num_layers)
     ]
-    return StreamingConformerEncoder(
-        in_dim,
-        out_dim,
-        input_layer=CausalConvSubsample(in_dim, channels=channels),
-        layers=layers,
-        chunk_size=chunk_size,
-        left_dim=left_dim,
-        input_dropout=dropout,
+    return nn.fuse(
+        StreamingConformerEncoder(
+            in_dim,
+            out_dim,
+            input_layer=CausalConvSubsample(in_dim, channels=channels),
+            layers=layers,
+            chunk_size=chunk_size,
+            left_dim=left_dim,
+            input_dropout=dropout,
+        )
     )
 
 

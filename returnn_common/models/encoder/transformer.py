@@ -59,13 +59,15 @@ def make_transformer_encoder(
     input_layer = None
     if subsampling != 1:
         input_layer = nn.make_conv_subsampling(in_dim, subsampling, channels=subsampling_channels, owner="transformer")
-    return TransformerEncoder(
-        in_dim,
-        input_layer=input_layer,
-        layers=_make_layers(out_dim, num_layers, num_heads, positions, dropout, layer_drop),
-        out_dim=out_dim,
-        absolute_positions=positions == "absolute",
-        input_dropout=dropout,
+    return nn.fuse(
+        TransformerEncoder(
+            in_dim,
+            input_layer=input_layer,
+            layers=_make_layers(out_dim, num_layers, num_heads, positions, dropout, layer_drop),
+            out_dim=out_dim,
+            absolute_positions=positions == "absolute",
+            input_dropout=dropout,
+        )
     )
 
 
@@ -91,13 +93,15 @@ def make_transformer_text_encoder(
     """
     vocab_dim = nn.as_dim(vocab_dim, name="vocab")
     out_dim = nn.as_dim(out_dim, name="transformer")
-    return TransformerEncoder(
-        vocab_dim,
-        input_layer=nn.Embedding(vocab_dim, out_dim),
-        layers=_make_layers(out_dim, num_layers, num_heads, positions, dropout, layer_drop),
-        out_dim=out_dim,
-        absolute_positions=positions == "absolute",
-        input_dropout=dropout,
+    return nn.fuse(
+        TransformerEncoder(
+            vocab_dim,
+            input_layer=nn.Embedding(vocab_dim, out_dim),
+            layers=_make_layers(out_dim, num_layers, num_heads, positions, dropout, layer_drop),
+            out_dim=out_dim,
+            absolute_positions=positions == "absolute",
+            input_dropout=dropout,
+        )
     )
 
 

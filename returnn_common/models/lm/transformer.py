@@ -53,19 +53,21 @@ def make_transformer_lm(
         raise ValueError(f"transformer lm: model_dim {size} is not a multiple of num_heads {num_heads}")
     if positions not in ("none", "absolute", "rotary"):
         raise ValueError(f"transformer lm: expected positions 'none', 'absolute' or 'rotary', got {positions!r}")
-    return TransformerDecoder(
-        None,
-        nn.as_dim(vocab_dim, name="labels"),
-        model_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        ff_dim=nn.as_dim(4 * size if ff_dim is None else ff_dim, name="lm-ff"),
-        pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
-        dropout=dropout,
-        att_dropout=dropout,
-        embed_dim=None if embed_dim is None else nn.as_dim(embed_dim, name="lm-embedding"),
-        share_embedding=embed_dim is None,
-        input_embedding_scale=size**0.5 if embed_dim is None else 1.0,
-        input_dropout=dropout,
-        layer_opts={"self_att": CausalSelfAttention, "self_att_opts": {"rotary": positions == "rotary"}},
+    return nn.fuse(
+        TransformerDecoder(
+            None,
+            nn.as_dim(vocab_dim, name="labels"),
+            model_dim,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            ff_dim=nn.as_dim(4 * size if ff_dim is None else ff_dim, name="lm-ff"),
+            pos_enc=nn.sinusoidal_positional_encoding if positions == "absolute" else None,
+            dropout=dropout,
+            att_dropout=dropout,
+            embed_dim=None if embed_dim is None else nn.as_dim(embed_dim, name="lm-embedding"),
+            share_embedding=embed_dim is None,
+            input_embedding_scale=size**0.5 if embed_dim is None else 1.0,
+            input_dropout=dropout,
+            layer_opts={"self_att": CausalSelfAttention, "self_att_opts": {"rotary": positions == "rotary"}},
+        )
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import returnn.frontend as rf
+from returnn.frontend.decoder.transformer import FeedForward
 from returnn.frontend.encoder.conformer import (
     ConformerConvBlock,
     ConformerConvSubsample,
@@ -18,7 +19,7 @@ from ..batch_norm import BatchNorm
 from .attention import FusedRelPosSelfAttention
 from .conformer import FusedConformerLayer
 from .convolution import FusedConv1d, FusedConvBlock
-from .layers import FusedBatchNorm, FusedFeedForward, FusedLayerNorm, FusedLinear
+from .layers import FusedBatchNorm, FusedConformerFeedForward, FusedFeedForward, FusedLayerNorm, FusedLinear
 from .subsampling import FusedConvSubsample
 
 __all__ = ["fuse"]
@@ -31,7 +32,8 @@ _FUSED: dict[type, type] = {
     rf.Conv1d: FusedConv1d,
     rf.RelPosSelfAttention: FusedRelPosSelfAttention,
     BatchNorm: FusedBatchNorm,
-    ConformerPositionwiseFeedForward: FusedFeedForward,
+    FeedForward: FusedFeedForward,
+    ConformerPositionwiseFeedForward: FusedConformerFeedForward,
     ConformerConvBlock: FusedConvBlock,
     ConformerConvSubsample: FusedConvSubsample,
     ConformerEncoderLayer: FusedConformerLayer,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import returnn.frontend as rf
+from returnn.frontend.decoder.transformer import FeedForward
 from returnn.frontend.encoder.conformer import ConformerPositionwiseFeedForward
 from returnn.tensor import Dim, Tensor
 
@@ -17,7 +18,7 @@ from .raw import is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FusedFeedForward", "FusedLinear", "FusedLayerNorm", "FusedBatchNorm"]
+__all__ = ["FusedConformerFeedForward", "FusedFeedForward", "FusedLinear", "FusedLayerNorm", "FusedBatchNorm"]
 
 _ACTIVATIONS = {rf.swish: "silu", rf.silu: "silu", rf.relu: "relu", rf.gelu: "gelu"}
 
@@ -51,11 +52,11 @@ class FusedLinear(rf.Linear):
         return torch.addmm(self.bias.raw_tensor, rows, self.weight.raw_tensor)
 
 
-class FusedFeedForward(ConformerPositionwiseFeedForward):
+class FusedFeedForward(FeedForward):
     """Both linear transformations, and what is between them, without the frontend's part in between."""
 
     def __call__(self, inp: Tensor) -> Tensor:
-        """see RETURNN's ``ConformerPositionwiseFeedForward``"""
+        """see RETURNN's ``FeedForward``"""
         first, second = self.linear_ff, self.linear_out
         if type(first) is not FusedLinear or type(second) is not FusedLinear or self.activation not in _ACTIVATIONS:
             return super().__call__(inp)
@@ -69,6 +70,10 @@ class FusedFeedForward(ConformerPositionwiseFeedForward):
         if self.dropout and rf.get_run_ctx().is_train_flag_enabled(func=rf.dropout):
             rows = rows * kept(rows, self.dropout, broadcast=self.dropout_broadcast)
         return tensor_of(second.on_rows(rows).view(raw.shape), *dims, self.out_dim)
+
+
+class FusedConformerFeedForward(FusedFeedForward, ConformerPositionwiseFeedForward):
+    """same, of the Conformer"""
 
 
 class FusedLayerNorm(rf.LayerNorm):
