@@ -27,7 +27,7 @@ class TransducerTargets:
 
     - "rnnt": any number of labels in a frame, then blank, which ends it (Graves 2012)
     - "monotonic": a label or blank in each frame (Sak et al. 2017, https://doi.org/10.21437/Interspeech.2017-1705;
-      Tripathi et al. 2019, https://arxiv.org/abs/1911.06543)
+      Tripathi et al. 2019, "Monotonic recurrent neural network transducer and decoding strategies", ASRU)
     - "ctc": the same, and a label may go on over several frames, so that there must be a blank between two equal ones
       (Zeyer et al. 2020, https://arxiv.org/abs/2005.09319, section 2). It goes on with its own probability at the
       position after it.
