@@ -27,6 +27,7 @@ JOBS: dict[str, tuple[str, list[str], list[str]]] = {
     "log-mel": ("log_mel.py", [], ["--rounds", "3"]),
     "search": ("search.py", [], ["--rounds", "1", "--steps", "20"]),
     "transducer-loss": ("transducer_loss.py", [], ["--rounds", "1", "--frames", "50"]),
+    "tokenizers": ("tokenizers.py", [], ["--rounds", "1", "--lines", "100"]),
     "startup": ("startup.py", [], ["--rounds", "1"]),
 }
 

@@ -102,3 +102,11 @@ def test_all(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_
     assert lines[0] == "| work | ours | fastest peer | ratio |" and lines[2].startswith("| Start | ")
     assert (tmp_path / "results" / "table.png").stat().st_size > 1000
     assert "== startup" in capfd.readouterr().out
+
+
+def test_tokenizers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """ours give the same as theirs, or it ends"""
+    monkeypatch.setattr(sys, "argv", ["tokenizers.py", "--lines", "20", "--rounds", "1"])
+    runpy.run_path(str(BENCHMARKS / "tokenizers.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert all(f"Tokenizer, {name}, 20 lines\n  ours" in out for name in ("chars", "spm1k", "spm5k", "bpe1k"))

@@ -93,7 +93,7 @@ class BpeVocab(VocabConfig):
 
     def encode(self, text: str) -> list[int]:
         """see :class:`VocabConfig`"""
-        return self._encode(text, (self._model.segment(word) for word in text.split()))
+        return self._encode(text, map(self._model.segment, text.split()))
 
     def encode_for_training(self, text: str, *, rng: np.random.Generator) -> list[int]:
         """see :class:`VocabConfig`"""
@@ -135,8 +135,7 @@ class BpeVocab(VocabConfig):
 
     @property
     def _model(self) -> _Model:
-        codes_file = check_file("BpeVocab", self._codes_file)
-        return _load_model(codes_file, check_file("BpeVocab", self._vocab_file))
+        return _load_model(self._codes_file, self._vocab_file)
 
 
 def _byte_indices(label: str) -> list[int]:
@@ -197,9 +196,10 @@ class _Model:
 
 
 @functools.lru_cache(maxsize=8)
-def _load_model(codes_file: str, vocab_file: str) -> _Model:
+def _load_model(codes_path: PathLike, vocab_path: PathLike) -> _Model:
     from returnn.datasets.util.vocabulary import Vocabulary
 
+    codes_file, vocab_file = check_file("BpeVocab", codes_path), check_file("BpeVocab", vocab_path)
     labels = Vocabulary(vocab_file=vocab_file, unknown_label=None).labels
     first, *lines = Path(codes_file).read_text("utf8").splitlines() or [""]
     has_version = first.startswith("#version:")

@@ -48,8 +48,10 @@ class CharacterVocab(VocabConfig):
 
     def encode(self, text: str) -> list[int]:
         """see :class:`VocabConfig`"""
-        refuse_unknown(self, self.find_unknown(text), text)
         indices, ids = self._characters, []
+        if indices.keys() >= set(text):
+            return [indices[char] for char in text]
+        refuse_unknown(self, self.find_unknown(text), text)
         for char in text:
             index = indices.get(char)
             ids += [len(indices) + byte for byte in char.encode("utf8")] if index is None else [index]

@@ -132,7 +132,7 @@ class SentencePieceVocab(VocabConfig):
 
     @property
     def _model(self) -> _Model:
-        return _load_model(check_file("SentencePieceVocab", self._model_file))
+        return _load_model(self._model_file)
 
 
 class _Model:
@@ -200,9 +200,10 @@ def _none_if_negative(index: int) -> int | None:
 
 
 @functools.lru_cache(maxsize=8)
-def _load_model(model_file: str) -> _Model:
+def _load_model(path: PathLike) -> _Model:
     import sentencepiece
 
+    model_file = check_file("SentencePieceVocab", path)
     try:
         return _Model(sentencepiece.SentencePieceProcessor(model_file=model_file))  # type: ignore[call-arg]
     except (RuntimeError, OSError) as error:
