@@ -1,6 +1,6 @@
 """
 The rules of Sisyphus that matter to arguments of jobs, as its users know them, to try ours with; for where it is not
-installed. Run as a module named ``sisyphus`` (:func:`install`), it runs the jobs of an experiment as well.
+installed. Imported as ``sisyphus``, it runs the jobs of an experiment as well.
 
 - An object's hash is made of its class's name and its state: ``__sis_state__()``, or else all attributes; or it is what
   ``_sis_hash()`` returns. A function's is made of its module and name. Lambdas and NumPy's scalars are refused.
@@ -18,14 +18,13 @@ import inspect
 import os
 import pathlib
 import pickle
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Job", "Path", "Task", "Variable", "extract_paths", "install", "run_jobs", "sis_hash_helper", "tk"]
+__all__ = ["Job", "Path", "Task", "Variable", "extract_paths", "forget_jobs", "run_jobs", "sis_hash_helper", "tk"]
 
 _PLAIN = (int, float, bool, str, complex)
 
@@ -272,6 +271,6 @@ class tk:
         tk.outputs[name] = path
 
 
-def install():
-    """From now on, ``import sisyphus`` gives this module."""
-    sys.modules.setdefault("sisyphus", sys.modules[__name__])
+def forget_jobs():
+    """As in a new process."""
+    _OncePerHash.jobs.clear()
