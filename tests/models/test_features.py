@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+
 import numpy as np
 import pytest
 
@@ -230,3 +233,44 @@ def test_batch_of_one_with_a_dim_of_its_own():
     source = nn.random_normal([batch_dim, time_dim])
     features, frames_dim = LogMel(12)(source, in_spatial_dim=time_dim)
     assert set(features.dims) >= {batch_dim, frames_dim} and frames_dim.dyn_size.tolist() == [4]
+
+
+@pytest.mark.parametrize("options", [{"normalize": False}, {"causal": True, "prior_frames": 5}])
+def test_piece_by_piece(options: dict):
+    """pieces of one sample, less than a window, and longer than everything; what is complete is there at once"""
+    audio = np.where(np.isfinite(_audio(fill=np.nan)), _audio(), 7.0).astype("float32")
+    cuts = [0, 1, 400, 559, 560, 1999, 5000]
+    inputs, dims = {"x": Input(audio, "batch time")}, {"time": LENGTHS}
+    for i, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        inputs[f"x{i}"] = Input(audio[:, begin:end], f"batch time{i}")
+        dims[f"time{i}"] = [min(max(n - begin, 0), audio[:, begin:end].shape[1]) for n in LENGTHS]
+
+    def func(model, x, time, **pieces):
+        features, frames = model(x, in_spatial_dim=time)
+        outputs = {"whole": (features, [nn.batch_dim, frames, model.out_dim])}
+        state = model.initial_state(batch_dims=[nn.batch_dim])
+        for i in range(len(cuts) - 1):
+            x, time = pieces[f"x{i}"], pieces[f"time{i}"]
+            features, frames, state = model.step(x, in_spatial_dim=time, state=state)
+            outputs[f"piece{i}"] = (features, [nn.batch_dim, frames, model.out_dim])
+        features, frames = model.finish(state)
+        outputs["rest"] = (features, [nn.batch_dim, frames, model.out_dim])
+        return outputs
+
+    names = ["model", *inputs, *dims]
+    func.__signature__ = inspect.Signature([inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names])
+    result = run_on("torch", func, inputs, dims, make_model=lambda: LogMel(12, **options))
+    names = [*(f"piece{i}" for i in range(len(cuts) - 1)), "rest"]
+    for row, n in enumerate(LENGTHS):
+        counts = [result.outputs[name].lengths[1][row] for name in names]
+        assert list(np.cumsum(counts[:-1])) == [max((min(n, cut) - 400) // 160 + 1, 0) for cut in cuts[1:]]
+        found = np.concatenate([result[name][row, :count] for name, count in zip(names, counts, strict=True)])
+        np.testing.assert_allclose(found, result["whole"][row, : -(-n // 160)], atol=1e-3)
+
+
+def test_normalization_that_needs_the_whole():
+    assert LogMel(12, causal=True).can_stream and LogMel(12, normalize=False).can_stream and not LogMel(12).can_stream
+    with pytest.raises(ValueError, match="LogMel: expected normalize=True with causal=True"):
+        LogMel(12, causal=True, normalize=False)
+    with pytest.raises(ValueError, match="LogMel: piece by piece, expected causal=True or normalize=False"):
+        LogMel(12).initial_state(batch_dims=[])
