@@ -97,7 +97,7 @@ def assert_same_result(out: Path, expected: Path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("runs"))
+    return Runs(tmp_path_factory.mktemp("runs"), load_in_process=True)
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +122,7 @@ def test_undisturbed(undisturbed):
     assert "<svg" in (undisturbed / "report.html").read_text()
 
 
-def test_killed_in_the_second_epoch(undisturbed, tmp_path):
-    """and whether the data are loaded by other processes, as in the undisturbed run, makes no difference"""
-    runs = Runs(tmp_path, load_in_process=True)
+def test_killed_in_the_second_epoch(runs, undisturbed, tmp_path):
     out = tmp_path / "out"
     runs.kill(out, logged(out / "train.log", "ep 2 train, step 0,"), whole_group=True)
     assert not (out / "checkpoints" / "epoch.002.pt").exists()
@@ -133,9 +131,11 @@ def test_killed_in_the_second_epoch(undisturbed, tmp_path):
     assert_same_result(out, undisturbed)
 
 
-# Six starts of the command, of up to three starts of RETURNN each.
+# Six starts of the command, of up to three starts of RETURNN each, and of the processes that load its data.
 @pytest.mark.slow
-def test_killed_at_five_moments(runs, undisturbed, tmp_path):
+def test_killed_at_five_moments(undisturbed, tmp_path):
+    """and whether the data are loaded by other processes, or not, as in the undisturbed run, makes no difference"""
+    runs = Runs(tmp_path)
     out = tmp_path / "out"
     log = out / "train.log"
     moments = [

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy
 import pytest
@@ -14,6 +10,7 @@ import pytest
 from returnn_common.recog.net_dict import forward_net_dict
 from returnn_common.training.averaging import average_checkpoints
 from returnn_common.training.checkpoints import read_checkpoint
+from tests.engines.server import run_module
 
 CONFIG = """#!rnn.py
 import pickle
@@ -39,6 +36,7 @@ num_epochs = 2
 model = "model"
 learning_rate = 0.1
 optimizer = {"class": "adam", "epsilon": 1e-8}
+torch_dataloader_opts = {"num_workers": 0}
 tf_log_dir = None
 forward_output = "forward"
 
@@ -98,17 +96,6 @@ class forward_callback(ForwardCallbackIface):
 LENGTHS = [3, 7, 2, 5, 1, 6, 4]
 
 
-def _run(folder: Path, *args: str) -> str:
-    env = {**os.environ, "DISABLE_CUDA": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    root = Path(__file__).parents[2]
-    env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
-    result = subprocess.run(
-        [sys.executable, *args], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert result.returncode == 0, result.stdout[-5000:]
-    return result.stdout
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Two epochs on the layers engine, their average, and the outputs with it."""
@@ -123,9 +110,10 @@ def trained(tmp_path_factory):
         writer.insert_batch(value[None], [len(value)], [tag], extra={"classes": numpy.zeros((1, 2), "int32")})
     writer.close()
     (folder / "tiny.config").write_text(CONFIG)
-    _run(folder, "-m", "returnn", "tiny.config", "++backend", "tensorflow-net-dict")
+    engine = "tensorflow-net-dict"
+    run_module(engine, ["returnn", "tiny.config", "++backend", engine], cwd=folder)
     average_checkpoints([folder / "model.001", folder / "model.002"], folder / "average.002")
-    _run(folder, "-m", "returnn_common.recog.net_dict", "tiny.config", "++load", "average.002")
+    run_module(engine, ["returnn_common.recog.net_dict", "tiny.config", "++load", "average.002"], cwd=folder)
     return folder, data
 
 
@@ -163,7 +151,7 @@ def test_same_as_the_pytorch_engine(trained):
     params = {name.removesuffix("/param").replace("/", "."): torch.tensor(v).float() for name, v in params.items()}
     torch.save({"model": params, "epoch": 2, "step": 6}, folder / "converted.002.pt")
     options = ["++backend", "torch", "++task", "forward", "++load", "converted.002.pt", "++forward_output", "expected"]
-    _run(folder, "-m", "returnn", "tiny.config", *options)
+    run_module("torch", ["returnn", "tiny.config", *options], cwd=folder)
     actual = pickle.loads((folder / "forward").read_bytes())
     expected = pickle.loads((folder / "expected").read_bytes())
     assert actual[0] == expected[0]

@@ -15,6 +15,7 @@ import pytest
 from returnn_common.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from returnn_common.training.convert import convert_checkpoint
 from returnn_common.training.resume import _extend_jax_engine, _random_by_step, _restore, _startup, exact_resume
+from tests.engines.server import run_module
 
 CONFIG = """#!rnn.py
 import returnn.frontend as rf
@@ -61,7 +62,20 @@ def train_step(*, model, extern_data, **_):
 """
 
 
+# Not for the other engines; no process of its own, which would import everything.
+TORCH_OPTIONS = 'torch_dataloader_opts = {"num_workers": 0}\n'
+
+
+def _config(backend: str) -> str:
+    return CONFIG + (TORCH_OPTIONS if backend == "torch" else "")
+
+
 def _train(folder: Path, backend: str, *options: str) -> str:
+    return run_module(backend, ["returnn", "tiny.config", "++backend", backend, *options], cwd=folder)
+
+
+def _train_again(folder: Path, backend: str, *options: str) -> str:
+    """in a process of its own, which has nothing in common with the one before"""
     env = {**os.environ, "DISABLE_CUDA": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     root = Path(__file__).parents[2]
     env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
@@ -87,7 +101,7 @@ def test_interrupted_is_undisturbed(backend, tmp_path):
 
     undisturbed, interrupted = tmp_path / "undisturbed", tmp_path / "interrupted"
     undisturbed.mkdir()
-    (undisturbed / "tiny.config").write_text(CONFIG)
+    (undisturbed / "tiny.config").write_text(_config(backend))
     writer = SimpleHDFWriter(str(undisturbed / "data.hdf"), dim=4, ndim=2)
     rng = numpy.random.default_rng(3)
     for i in range(12):
@@ -110,7 +124,7 @@ def test_interrupted_is_undisturbed(backend, tmp_path):
         (interrupted / "model.003.index").unlink()
         (interrupted / "model.003.meta").unlink()
         (interrupted / "model.003.data-00000-of-00001").write_bytes(b"half")
-    log = _train(interrupted, backend)
+    log = _train_again(interrupted, backend)
     assert re.search("(start|train) epoch 3", log) and not re.search("(start|train) epoch 2", log)
     assert backend == "torch" or re.search("Load(ed)? optimizer", log)
 
@@ -132,7 +146,7 @@ def test_goes_on_from_elsewhere(backend, tmp_path):
     torch = pytest.importorskip("torch")
     from returnn.datasets.hdf import SimpleHDFWriter
 
-    (tmp_path / "tiny.config").write_text(CONFIG)
+    (tmp_path / "tiny.config").write_text(_config(backend))
     writer = SimpleHDFWriter(str(tmp_path / "data.hdf"), dim=4, ndim=2)
     writer.insert_batch(numpy.ones((1, 3, 4), "float32"), [3], ["seq-0"])
     writer.insert_batch(numpy.zeros((1, 5, 4), "float32"), [5], ["seq-1"])
@@ -156,7 +170,7 @@ def test_goes_on_from_elsewhere(backend, tmp_path):
     assert re.search("New optimizer, since .*other.002 is from elsewhere", log)
     assert not re.search("Load(ed)? optimizer", log)
     assert read_checkpoint(tmp_path / "model.003").step == 8
-    log = _train(tmp_path, backend, *options, "++num_epochs", "4")
+    log = _train_again(tmp_path, backend, *options, "++num_epochs", "4")
     assert re.search("(start|train) epoch 4", log) and not re.search("(start|train) epoch 3", log)
     assert "New optimizer" not in log and (backend == "torch" or re.search("Load(ed)? optimizer", log))
 
