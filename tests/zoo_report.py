@@ -123,8 +123,18 @@ def missing_builders() -> list[str]:
 def _makes_module(function: Any) -> bool:
     if function.__name__.startswith("make_"):
         return True
-    result = typing.get_type_hints(function).get("return")
+    # Of the result alone: arguments can have types that are imported for type checkers only.
+    annotation = function.__annotations__.get("return")
+    result = typing.get_type_hints(_annotated(annotation), function.__globals__)["return"]
     return inspect.isclass(result) and issubclass(result, nn.Module)
+
+
+def _annotated(annotation: Any) -> Any:
+    def function():
+        pass
+
+    function.__annotations__ = {"return": annotation}
+    return function
 
 
 def _modules(entry: Entry) -> list[nn.Module]:
