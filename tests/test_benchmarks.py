@@ -110,3 +110,12 @@ def test_tokenizers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     runpy.run_path(str(BENCHMARKS / "tokenizers.py"), run_name="__main__")
     out = capsys.readouterr().out
     assert all(f"Tokenizer, {name}, 20 lines\n  ours" in out for name in ("chars", "spm1k", "spm5k", "bpe1k"))
+
+
+def test_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None):
+    """all samples arrive with both, which the benchmark checks itself"""
+    options = ["--workers", "0", "--utterances", "17", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["data.py", *options])
+    runpy.run_path(str(BENCHMARKS / "data.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "0 workers:" in out and "returnn_common / plain DataLoader: " in out and " ms CPU each" in out

@@ -5,6 +5,7 @@ The dataset that RETURNN loads speech with.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import threading
 from collections import deque
@@ -34,8 +35,9 @@ class SpeechDataset(CachedDataset2):
     Recordings as ``data`` and label indices as ``classes``.
 
     Differs from RETURNN's ``OggZipDataset`` in that it reads recordings from the zip, or from files, without detours,
-    and the next ones in a thread; the augmentation is of the whole waveform and depends on seed, epoch and utterance
-    alone, so neither on the order nor on the number of processes; features are those of our models.
+    and, in the process that trains, the next ones in a thread; the augmentation is of the whole waveform and depends on
+    seed, epoch and utterance alone, so neither on the order nor on the number of processes; features are those of our
+    models.
 
     :param sources: options for :func:`._sources.open_source`
     :param vocab: what :meth:`.interface.VocabConfig.get_dataset_opts` gives, or options for RETURNN's
@@ -204,6 +206,8 @@ class SpeechDataset(CachedDataset2):
         order = self.get_current_seq_order()
         if seq_idx >= len(order):
             return None
+        if multiprocessing.parent_process() is not None:  # a process that only loads has nothing to do meanwhile
+            return self._load(int(order[seq_idx]), seq_idx)
         if self._reader is None:
             self._reader = _Reader(self._load, order)
         return self._reader.get(seq_idx)
