@@ -13,7 +13,7 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from .dims_code import derive_dim
 
-__all__ = ["CleanDims", "map_dims"]
+__all__ = ["CleanDims", "map_dims", "restore_dim_math"]
 
 
 class CleanDims:
@@ -89,3 +89,28 @@ def map_dims(value: Any, func: Callable[[Dim], Dim]) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value)(map_dims(x, func) for x in value)
     return value
+
+
+def restore_dim_math(dims: Iterable[Dim]) -> None:
+    """
+    RETURNN remembers what has been derived from a dim, so that ``channels // 4`` is the same dim the next time, and its
+    layers count on that. Pickling forgets it.
+
+    :param dims: of which some may be derived from others
+    """
+    from returnn.tensor._dim_extra import _CacheDimMath
+
+    for dim in dims:
+        for one in [dim, *(dim.derived_from_op.inputs if dim.derived_from_op else [])]:
+            if one._extra is not None and not isinstance(one._extra.cache_dim_math, _CacheDimMath):
+                one._extra.cache_dim_math = _CacheDimMath()
+    for dim in dims:
+        operation = dim.derived_from_op
+        if operation is None or operation.kind == "constant" or len(operation.inputs) != 2:
+            continue
+        left, right = operation.inputs
+        if left.is_constant_static_dim():
+            owner, key = right, (f"{operation.kind}_left", left.dimension)
+        else:
+            owner, key = left, (operation.kind, right.dimension if right.is_constant_static_dim() else right)
+        owner._make_extra().cache_dim_math.setdefault(key, dim)

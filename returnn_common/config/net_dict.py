@@ -17,8 +17,9 @@ from typing import Any
 import numpy
 from returnn.tensor import Dim, Tensor
 from returnn.tensor.marked_dim import MarkedDim
+from returnn.util.basic import BehaviorVersion
 
-from ._clean_dims import CleanDims, map_dims
+from ._clean_dims import CleanDims, map_dims, restore_dim_math
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
@@ -30,7 +31,7 @@ from .sources import read_config
 __all__ = ["BACKEND", "HEAD", "NetDict", "make_net_dict"]
 
 BACKEND = "tensorflow-net-dict"
-_BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants; RETURNN takes it where a config has none
+_BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants
 _STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
 _REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
 HEAD = '"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
@@ -90,9 +91,11 @@ class NetDict:
         return {"network": self.describe(), "options": Describer().config(self.options)}
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.pop("_parts", None)
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+
+    def __setstate__(self, state: dict[str, Any]):
+        self.__dict__.update(state)
+        restore_dim_math(find_dims([self.network, self.extern_data, self._given_dims]))
 
     def __repr__(self) -> str:
         return f"<NetDict {', '.join(self.extern_data)} -> {', '.join(self.network)}>"
@@ -152,7 +155,8 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
     In the result, the dims of ``extern_data`` and all static dims are the config's own, the others are new.
 
     :param config: dict, module, or path of a file: ``get_model``, ``train_step`` or ``forward_step``, ``extern_data``,
-        ``behavior_version``, and any others. Of these, plain data goes into the code as well.
+        ``behavior_version`` (default: that of this process), and any others. Of these, plain data goes into the code
+        as well.
     :param epoch: for ``get_model``
     :raises TypeError: if the config is something else, or holds what can't be written
     :raises ValueError: if it lacks one of those
@@ -192,7 +196,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"config: expected a function {name} for task {task!r}, got {options.get(name)!r}")
     if not isinstance(options["extern_data"], Mapping):
         raise TypeError(f"config: expected extern_data as a dict, got {options['extern_data']!r}")
-    version = options.get("behavior_version", _BEHAVIOR_VERSION)
+    version = options.get("behavior_version", max(_BEHAVIOR_VERSION, BehaviorVersion.get()))
     if isinstance(version, bool) or not isinstance(version, int):
         raise TypeError(f"config: expected behavior_version as an int, got {version!r}")
     if version < _BEHAVIOR_VERSION:

@@ -20,8 +20,10 @@ from returnn.tensor import Dim, Tensor, batch_dim
 
 from returnn_common import nn
 from returnn_common.config import NetDict, make_net_dict
-from tests.config.net_dicts import make_tiny_config
+from returnn_common.config._deep import call_deep
+from tests.config.net_dicts import make_tiny_config, make_zoo_config
 from tests.config.test_net_dict_zoo import plain
+from tests.zoo_runs import get_entry
 
 CHILD = """
 import hashlib, pickle, sys
@@ -133,6 +135,33 @@ def test_same_bytes_in_any_process_also_when_pickled(
         assert _run_child(net_dict, config, tmp_path, seed) == [expected, expected]
 
 
+@pytest.mark.slow("RETURNN takes a while to build the layers")
+def test_unpickled_network_can_be_built():
+    """as RETURNN pickles dims, it could not: it forgets what is derived from them, as the dims of a grouped filter"""
+    from returnn.config import Config, global_config_ctx
+    from returnn.tf import compat as tf_compat
+    from returnn.tf.network import TFNetwork
+    from returnn.util.basic import BehaviorVersion
+
+    net_dict = make_net_dict(make_zoo_config(get_entry("make_fast_conformer_encoder"), train=True))
+    loaded = pickle.loads(pickle.dumps(net_dict))
+    options = Config({"extern_data": loaded.extern_data, "task": "train"})
+
+    def build() -> int:
+        with tf_compat.v1.Graph().as_default(), global_config_ctx(options):
+            network = TFNetwork(config=options, train_flag=True)
+            network.construct_from_dict(loaded.network)
+            return len(network.get_trainable_params())
+
+    before = BehaviorVersion._get_state()
+    BehaviorVersion._reset((net_dict.options["behavior_version"], 0))
+    try:
+        assert call_deep(build) == len(net_dict.parameters)
+    finally:
+        BehaviorVersion._reset(before)
+    assert loaded.code == net_dict.code
+
+
 def test_copies(net_dict: NetDict):
     for copied in (copy.copy(net_dict), copy.deepcopy(net_dict), pickle.loads(pickle.dumps(net_dict))):
         assert copied.code == net_dict.code
@@ -215,7 +244,30 @@ def test_extern_data_in_other_forms(config: dict[str, Any]):
     assert [d.dimension for d in made.extern_data["data"]["dims"]] == [None, None, 3]
     assert made.extern_data["classes"]["sparse_dim"].dimension == 5
     assert made.extern_data["classes"]["available_for_inference"] is False
-    assert "behavior_version = 16" in made.code
+
+
+def test_behavior_version(config: dict[str, Any]):
+    """that of the config, or else of the process; afterwards the process has its own again"""
+    from returnn.util.basic import BehaviorVersion
+
+    seen = []
+
+    def get_model(**_):
+        seen.append(BehaviorVersion.get())
+        return config["get_model"]()
+
+    before = BehaviorVersion._get_state()
+    try:
+        for version, expected in ((0, 16), (31, 31)):
+            BehaviorVersion._reset((None, version))
+            made = make_net_dict(
+                {**{k: v for k, v in config.items() if k != "behavior_version"}, "get_model": get_model}
+            )
+            assert f"behavior_version = {expected}\n" in made.code and BehaviorVersion.get() == version
+            make_net_dict({**config, "get_model": get_model})
+    finally:
+        BehaviorVersion._reset(before)
+    assert seen == [16, 29, 31, 29]
 
 
 def _scale(self, source, factor=2.0, **_):
