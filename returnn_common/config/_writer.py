@@ -12,6 +12,7 @@ import inspect
 import keyword
 import math
 import re
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -111,11 +112,9 @@ class Writer:
             return self._collection(value, where=where)
         if isinstance(value, enum.Enum):
             cls = self._functions.ref(type(value), where=where)
-            return (
-                f"{cls}.{value.name}"
-                if value.name is not None
-                else f"{cls}({one_line(self.value(value.value, where=where))})"
-            )
+            if value.name in type(value).__members__:
+                return f"{cls}.{value.name}"
+            return call(cls, [self.value(value.value, where=where)])  # several flags
         if is_path(value):
             return Late(value, _path_code)
         return self._object(value, where=where)
@@ -169,7 +168,12 @@ class Writer:
         if not array.size:
             return call(f"{numpy}.zeros", [self.value(array.shape, where=where)], [dtype])
         values = array.tolist() if array.dtype.kind not in "mM" else array.astype("int64").tolist()
-        return call(f"{numpy}.array", [self.value(values, where=where)], [dtype])
+        return call(f"{numpy}.array", [self._numbers(values, where=where)], [dtype])
+
+    def _numbers(self, values: Any, *, where: str) -> Expression:
+        if isinstance(values, list):
+            return items("[", [self._numbers(part, where=where) for part in values], "]")
+        return self._literal(values, where=where)
 
     def _object(self, value: Any, *, where: str) -> Expression:
         if isinstance(value, nn.Module):
@@ -199,6 +203,8 @@ class Writer:
             return re.sub(r"(?<![\w.])datetime\.", f"{self.names.module('datetime')}.", repr(value))
         if type(value).__name__ == "CodeWrapper" and type(value).__repr__ is not object.__repr__:
             return repr(value)  # i6_core's, and ours
+        if (found := find_import(value) or _find_global(value)) is not None:
+            return self.names.name(*found)
         made_by = constructor_call(value)
         if made_by is None:
             raise TypeError(
@@ -239,6 +245,17 @@ class Writer:
         if tensor.raw_tensor is not None:
             raise TypeError(f"{where}: {tensor} has values: no code can be written for it")
         return self.call(constructor_call(tensor), where=where)
+
+
+def _find_global(value: Any) -> tuple[str, str] | None:
+    """:return: module and name of what pickles as a name, such as PyTorch's types"""
+    try:
+        name = value.__reduce_ex__(2)
+    except Exception:
+        return None
+    module = getattr(value, "__module__", None) or type(value).__module__
+    is_there = isinstance(name, str) and getattr(sys.modules.get(module), name, None) is value
+    return (module, name) if is_there else None
 
 
 def is_delayed(value: Any) -> bool:

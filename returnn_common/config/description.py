@@ -8,10 +8,8 @@ import dataclasses
 import enum
 import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,20 +17,15 @@ from returnn.tensor import Dim, Tensor, single_step_dim
 from returnn.tensor.marked_dim import MarkedDim
 
 from .. import nn
+from ._address import address, meant_class, room
 from ._objects import is_path, path_text, same_content
 from ._source import closure_of
 from ._writer import is_delayed, plain_value
 
-__all__ = ["DescribedModel", "Describer", "Description", "address"]
+__all__ = ["DescribedModel", "Describer", "Description"]
 
 Description = Any
 """None, bool, int, float, complex, str, bytes, or a tuple of descriptions"""
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-# Of these, a part counts: things may move within.
-_DEEP_ROOMS = {"models": ("encoder", "decoder", "lm")}
-_FASTER = ["nn", "fused"]  # subclasses that do the same
-_SEPARATE = "recipes"  # each has functions of the same names
 
 
 class Describer:
@@ -147,7 +140,7 @@ class Describer:
         return ("dict", *((key, self.value(value[k], where=f"{where}.{k}")) for key, k in keys))
 
     def _module(self, module: nn.Module, *, where: str) -> Description:
-        cls = _meant_class(type(module))
+        cls = meant_class(type(module))
         defaults = _defaults(cls.__init__)
         is_foreign = address(cls).startswith("returnn.")  # RETURNN's private attributes are its own affair
         parts = []
@@ -179,7 +172,7 @@ class Describer:
 
     def _object(self, value: Any, *, where: str) -> Description:
         if isinstance(value, types.ModuleType):
-            return ("python module", _room(value.__name__))
+            return ("python module", room(value.__name__))
         if isinstance(value, functools.partial):
             return self._partial(value, where=where)
         if isinstance(value, types.MethodType):
@@ -274,53 +267,6 @@ class DescribedModel:
         except ValueError as error:
             self.description = error
         return model
-
-
-def address(obj: Any) -> str:
-    """
-    :param obj: function or class
-    :return: ``"module:name"``, wherever the package lies and under whichever name it was imported. Of this package and
-        of RETURNN, only the part of the package counts (``returnn_common.models.encoder``, ``returnn.frontend``), so
-        that things can move between its files.
-    """
-    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__qualname__
-    if isinstance(obj, np.ufunc):
-        return f"numpy:{name}"
-    owner = getattr(obj, "__self__", None)
-    if inspect.isbuiltin(obj) and owner is not None and not isinstance(owner, types.ModuleType):
-        return f"{address(owner if isinstance(owner, type) else type(owner))}.{obj.__name__}"
-    return f"{_room(getattr(obj, '__module__', None) or 'builtins')}:{name}"
-
-
-def _meant_class(cls: type) -> type:
-    """:return: the class itself, or the one that it computes faster"""
-    return cls.__mro__[1] if (_parts_in_package(cls.__module__) or [])[:2] == _FASTER else cls
-
-
-def _room(module: str) -> str:
-    parts = _parts_in_package(module)
-    if parts is not None:
-        if parts[:1] == [_SEPARATE]:
-            return ".".join(["returnn_common", *parts])
-        deep = len(parts) > 2 and parts[1] in _DEEP_ROOMS.get(parts[0], ())
-        return ".".join(["returnn_common", *parts[: 2 if deep else 1]])
-    if module.startswith("returnn."):
-        return ".".join(module.split(".")[:2])
-    return module
-
-
-def _parts_in_package(module: str) -> list[str] | None:
-    """:return: of a module of ours, its name within the package, else None"""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is not None and _PACKAGE in (path := Path(file).resolve()).parents:
-        parts = list(path.relative_to(_PACKAGE).with_suffix("").parts)
-        return parts[:-1] if parts[-1] == "__init__" else parts
-    parts = module.split(".")  # of another clone
-    if "returnn_common" not in parts:
-        return None
-    parts = parts[len(parts) - parts[::-1].index("returnn_common") :]
-    # RETURNN's import_ has the version between.
-    return parts[1:] if parts[:1] and parts[0].startswith(("v", "_")) and module.startswith("returnn_import") else parts
 
 
 def _defaults(function: Any) -> dict[str, Any]:

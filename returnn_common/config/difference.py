@@ -8,73 +8,22 @@ import difflib
 import enum
 import os
 import types
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
+from ._changes import Change, ConfigDiff, text_of
 from ._functions import Definitions
-from ._layout import one_line
 from ._namespaces import find_import, globals_of
 from ._objects import constructor_call, is_path, path_text, same_content
 from ._source import closure_of, find_source
-from ._writer import Writer, plain_value
+from ._writer import plain_value
 from .reading import read
 
 __all__ = ["Change", "ConfigDiff", "diff"]
-
-_WIDTH = 100  # of a value
-
-
-@dataclass(frozen=True)
-class Change:
-    """
-    One difference.
-
-    :param path: where, such as ``train.dataset.path[0]``
-    :param old: as text; None: it was not there
-    :param new: as text; None: it is there no more
-    :param lines: of functions: what differs in their source
-    """
-
-    path: str
-    old: str | None
-    new: str | None
-    lines: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.old is None:
-            return f"+ {self.path}: {self.new}"
-        if self.new is None:
-            return f"- {self.path}: {self.old}"
-        if self.lines:
-            return "\n".join([f"  {self.path}: changed", *(f"      {line}" for line in self.lines)])
-        return f"  {self.path}: {self.old} -> {self.new}"
-
-
-@dataclass(frozen=True)
-class ConfigDiff:
-    """
-    Is true if there are changes; as text, has one in a line: ``+`` what is new, ``-`` what has gone, and what changed.
-    """
-
-    changes: tuple[Change, ...] = field(default_factory=tuple)
-
-    def __bool__(self) -> bool:
-        return bool(self.changes)
-
-    def __len__(self) -> int:
-        return len(self.changes)
-
-    def __iter__(self) -> Iterator[Change]:
-        return iter(self.changes)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.changes))
-
 
 _Config = Mapping[str, Any] | types.ModuleType | str | os.PathLike
 
@@ -179,9 +128,9 @@ class _Comparison:
         for name in names:
             inner = _inner(path, name)
             if name not in b:
-                self.changes.append(Change(inner, _text(a[name]), None))
+                self.changes.append(Change(inner, text_of(a[name]), None))
             elif name not in a:
-                self.changes.append(Change(inner, None, _text(b[name])))
+                self.changes.append(Change(inner, None, text_of(b[name])))
             else:
                 self.values(inner, a[name], b[name])
 
@@ -193,32 +142,32 @@ class _Comparison:
         if len(others[0]) == len(others[1]):
             for i, (old, new) in enumerate(zip(*others, strict=True)):
                 self.values(f"{path} key {i}", old, new)
-                self.values(f"{path}[{_text(old)}]", a[old], b[new])
+                self.values(f"{path}[{text_of(old)}]", a[old], b[new])
         else:
-            self.changes += [Change(f"{path}[{_text(key)}]", _text(a[key]), None) for key in others[0]]
-            self.changes += [Change(f"{path}[{_text(key)}]", None, _text(b[key])) for key in others[1]]
+            self.changes += [Change(f"{path}[{text_of(key)}]", text_of(a[key]), None) for key in others[0]]
+            self.changes += [Change(f"{path}[{text_of(key)}]", None, text_of(b[key])) for key in others[1]]
 
     def _sequence(self, path: str, a: Any, b: Any):
         if len(a) == len(b):
             different = [i for i in range(len(a)) if not same_content(a[i], b[i])]
             if len(different) > 3 and all(isinstance(x, int | float) for x in [*a, *b]):
-                first = f"[{different[0]}] {_text(a[different[0]])} -> {_text(b[different[0]])}"
+                first = f"[{different[0]}] {text_of(a[different[0]])} -> {text_of(b[different[0]])}"
                 self.changes.append(Change(path, f"{len(a)} numbers", f"{len(different)} of them differ: {first}, ..."))
                 return
             for i, (old, new) in enumerate(zip(a, b, strict=True)):
                 self.values(f"{path}[{i}]", old, new)
             return
-        texts = [_text(x, shorten=False) for x in a], [_text(x, shorten=False) for x in b]
+        texts = [text_of(x, shorten=False) for x in a], [text_of(x, shorten=False) for x in b]
         for what, i1, i2, j1, j2 in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
             if what == "equal" or (what == "replace" and i2 - i1 == j2 - j1):
                 for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
                     self.values(f"{path}[{i}]", a[i], b[j])
             else:
-                self.changes += [Change(f"{path}[{i}]", _text(a[i]), None) for i in range(i1, i2)]
-                self.changes += [Change(f"{path}[{j}]", None, _text(b[j])) for j in range(j1, j2)]
+                self.changes += [Change(f"{path}[{i}]", text_of(a[i]), None) for i in range(i1, i2)]
+                self.changes += [Change(f"{path}[{j}]", None, text_of(b[j])) for j in range(j1, j2)]
 
     def _set(self, path: str, a: Any, b: Any):
-        old, new = {_text(_simple(x), shorten=False) for x in a}, {_text(_simple(x), shorten=False) for x in b}
+        old, new = {text_of(_simple(x), shorten=False) for x in a}, {text_of(_simple(x), shorten=False) for x in b}
         self.changes += [Change(path, text, None) for text in sorted(old - new)]
         self.changes += [Change(path, None, text) for text in sorted(new - old)]
 
@@ -227,7 +176,7 @@ class _Comparison:
             self.changes.append(Change(path, f"array {a.dtype} {a.shape}", f"array {b.dtype} {b.shape}"))
         elif not same_content(a, b):
             different = int(np.sum(a != b))
-            self.changes.append(Change(path, _text(a), f"{_text(b)} ({different} of {a.size} values differ)"))
+            self.changes.append(Change(path, text_of(a), f"{text_of(b)} ({different} of {a.size} values differ)"))
 
     def _object(self, path: str, a: Any, b: Any):
         old, new = constructor_call(a), constructor_call(b)
@@ -271,7 +220,7 @@ class _Comparison:
     @staticmethod
     def _two_dims(a: Dim, b: Dim) -> tuple[str, str]:
         """:return: texts of both, which differ"""
-        old, new = _text(a), _text(b)
+        old, new = text_of(a), text_of(b)
         if old == new and a.kind != b.kind:
             old, new = (f"{text} of kind {d.kind.name if d.kind else None}" for text, d in ((old, a), (new, b)))
         return (old, new) if old != new else (old, f"another {new}")
@@ -293,7 +242,7 @@ class _Comparison:
             return
         if sources[0].text != sources[1].text:
             lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
-            self.changes.append(Change(path, _text(a), _text(b), tuple(lines)[2:]))
+            self.changes.append(Change(path, text_of(a), text_of(b), tuple(lines)[2:]))
         used = [{**globals_of(f), **closure_of(f)} for f in (a, b)]
         for name in sources[0].free_names:
             if name in sources[1].free_names and name in used[0] and name in used[1]:
@@ -301,9 +250,9 @@ class _Comparison:
                     self.values(f"{path} uses {name}", used[0][name], used[1][name])
 
     def _changed(self, path: str, a: Any, b: Any):
-        old, new = _text(a), _text(b)
+        old, new = text_of(a), text_of(b)
         if old == new:
-            old, new = _text(a, shorten=False), _text(b, shorten=False)
+            old, new = text_of(a, shorten=False), text_of(b, shorten=False)
         if old == new and type(a) is not type(b):
             old, new = f"{old} ({type(a).__name__})", f"{new} ({type(b).__name__})"
         self.changes.append(Change(path, old, new))
@@ -325,19 +274,3 @@ def _inner(path: str, key: Any) -> str:
     if isinstance(key, str) and key.isidentifier():
         return f"{path}.{key}" if path else key
     return f"{path}[{key!r}]"
-
-
-def _text(value: Any, *, shorten: bool = True) -> str:
-    """:return: for a person"""
-    if isinstance(value, Dim):
-        size = f" ({value.dimension})" if value.dimension is not None else ""
-        return f'Dim "{value.name}"{size}'
-    if Definitions.is_function(value):
-        module = "" if value.__module__ in (None, "__returnn_config__", "builtins") else f"{value.__module__}."
-        return f"{module}{value.__qualname__}"
-    try:
-        text = one_line(Writer({}).value(value, where="value"))
-    except (TypeError, ValueError):
-        text = repr(value)
-    text = " ".join(text.split())
-    return text if len(text) <= _WIDTH or not shorten else f"{text[: _WIDTH - 3]}..."

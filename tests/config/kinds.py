@@ -29,6 +29,11 @@ class Color(enum.Enum):
     GREEN = "green"
 
 
+class Permission(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 Point = collections.namedtuple("Point", ["x", "y"])
 
 

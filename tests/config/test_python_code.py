@@ -15,6 +15,7 @@ import types
 
 import numpy as np
 import pytest
+import torch
 from returnn.tensor.marked_dim import ImplicitSparseDim
 
 from returnn_common import nn
@@ -78,6 +79,8 @@ PLAIN = {
     "decimal": decimal.Decimal("1.10"),
     "day": datetime.date(2026, 1, 2),
     "enums": [kinds.Color.RED, {kinds.Color.GREEN: 1}],
+    "flags": [kinds.Permission.READ, kinds.Permission.READ | kinds.Permission.WRITE],
+    "named": [torch.float32, torch.nn.ReLU, np.random.default_rng],
     "point": kinds.Point(1, "y"),
     "settings": [kinds.Settings(1), kinds.Settings(2, names=("b",), point=kinds.Point(3, 4))],
     "objects": [kinds.Plain(1.0), kinds.Plain(1.0, 2, 3, high=4.0, x=5), kinds.Plain(0.5).warm_up()],

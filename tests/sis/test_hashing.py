@@ -18,7 +18,7 @@ from returnn.frontend import run_ctx
 import returnn_common
 from returnn_common import nn
 from returnn_common.config import NetDict, to_python
-from returnn_common.config.description import address
+from returnn_common.config._address import address
 from returnn_common.datasets import CharacterVocab, Librispeech, WordVocab
 from returnn_common.models.ctc import make_ctc_model
 from returnn_common.models.encoder.conformer import make_conformer_encoder
