@@ -100,7 +100,8 @@ PLAIN = {
 @pytest.mark.parametrize("name", list(PLAIN))
 def test_values_come_back(name, tmp_path):
     text, again = _back(tmp_path, {name: PLAIN[name]})
-    assert repr(again[name]) == repr(PLAIN[name]) or "object at" in repr(PLAIN[name]) or "<" in repr(PLAIN[name])
+    # Some are equal, some only look the same; of the others, it is diff that knows.
+    assert again[name] == PLAIN[name] or repr(again[name]) == repr(PLAIN[name]) or "<" in repr(PLAIN[name])
     assert type(again[name]) is type(PLAIN[name])
     assert all(len(line) <= 120 for line in text.splitlines()) or name in ("long", "texts")
 
