@@ -76,8 +76,9 @@ def plain(value):
         return type(value).__name__, plain(value.tag)
     if hasattr(value, "derived_from_op"):
         operation = value.derived_from_op
-        made_of = (operation.kind, *map(plain, operation.inputs)) if operation else value.name
-        return made_of, value.dimension, value.kind and value.kind.name, value.match_priority
+        if operation:  # its kind is that of whoever derived it first: RETURNN keeps one dim for each derivation
+            return (operation.kind, *map(plain, operation.inputs)), value.dimension, value.match_priority
+        return value.name, value.dimension, value.kind and value.kind.name, value.match_priority
     return value
 
 
