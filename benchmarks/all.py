@@ -26,8 +26,11 @@ JOBS: dict[str, tuple[str, list[str], list[str]]] = {
     "lstm": ("lstm.py", [], ["--rounds", "1"]),
     "log-mel": ("log_mel.py", [], ["--rounds", "3"]),
     "search": ("search.py", [], ["--rounds", "1", "--steps", "20"]),
+    "ctc-search": ("ctc_search.py", [], ["--rounds", "1", "--utterances", "2"]),
     "transducer-loss": ("transducer_loss.py", [], ["--rounds", "1", "--frames", "50"]),
     "tokenizers": ("tokenizers.py", [], ["--rounds", "1", "--lines", "100"]),
+    "data": ("data.py", [], ["--rounds", "1", "--utterances", "32", "--workers", "0"]),
+    "net-dict": ("config.py", [], ["--rounds", "1", "--layers", "2"]),
     "startup": ("startup.py", [], ["--rounds", "1"]),
 }
 

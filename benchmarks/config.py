@@ -19,6 +19,9 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # isort: split
+from benchmarks._common import Comparison, save
+
+# isort: split
 from returnn_common import nn
 from returnn_common.config import NetDict, make_net_dict
 from returnn_common.models.aed import make_aed_model
@@ -59,6 +62,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12, help="of the encoder; the decoder has half of them")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures to this file, a line each")
     args = parser.parse_args()
     make_net_dict(make_config(1))  # loads TensorFlow
     seconds: dict[str, list[tuple[float, float]]] = {"network": [], "code": []}
@@ -77,6 +81,9 @@ def main():
     for name, times in seconds.items():
         cpu, clock = (statistics.median(column) for column in zip(*times, strict=True))
         print(f"{name}: {cpu:.2f} s CPU, {clock:.2f} s on the clock (limit for 12 layers: {LIMITS[name]:.0f} s)")
+        if args.json is not None:
+            title = f"Net dict of a {args.layers}-layer Conformer, {name}"
+            save(Comparison(title, {"ours": [x for x, _ in times]}, "ours", [], {}), args.json)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ if __package__ in (None, ""):
 import numpy
 import torch
 
+# isort: split
+from benchmarks._common import Comparison, save
+
+# isort: split
 from returnn_common import nn
 from returnn_common.search import CtcPruning, ctc_beam_search
 
@@ -159,6 +163,7 @@ def main():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default}")
     parser.add_argument("--blank-threshold", type=float, default=0.95, help="default 0.95")
     parser.add_argument("--peak", type=float, nargs=2, default=[7.0, 15.0], help="of one label's logit; default 7 15")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures to this file, a line each")
     args = parser.parse_args()
     torch.set_num_threads(1)
     log_probs = make_log_probs(args)
@@ -184,6 +189,11 @@ def main():
     for name, ms in times.items():
         errors = (scores[name] < best - 1e-3).mean()
         print(f"{name:48} {statistics.median(ms):24.1f} ({min(ms):.1f} to {max(ms):.1f}) {errors:16.1%}")
+    if args.json is not None:
+        seconds = {name: [x / 1000 for x in ms] for name, ms in times.items()}
+        peers = [name for name in times if not name.startswith("ours")]
+        title = f"CTC search, top {args.max_labels} labels, one by one, per utterance"
+        save(Comparison(title, seconds, next(iter(times)), peers, {}), args.json)
 
 
 if __name__ == "__main__":

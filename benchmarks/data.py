@@ -22,10 +22,14 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DISABLE_CUDA", "1")
@@ -35,6 +39,10 @@ import returnn
 import soundfile
 import torch
 
+# isort: split
+from benchmarks._common import Comparison, save
+
+# isort: split
 from returnn_common.datasets import Librispeech
 from returnn_common.datasets.prepare.oggzip import OggZipWriter
 
@@ -50,6 +58,7 @@ def main():
     parser.add_argument("--utterances", type=int, default=1024, help="of 10 s (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--corpus", help="folder with FLAC files to cut the utterances from")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures to this file, a line each")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"Python {platform.python_version()}, PyTorch {torch.__version__}, RETURNN {returnn.__version__}")
@@ -58,11 +67,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         make_corpus(Path(folder), args.utterances, source=args.corpus)
         for num_workers in args.workers:
-            compare(Path(folder), num_workers=num_workers, rounds=args.rounds, num=args.utterances)
+            figures = compare(Path(folder), num_workers=num_workers, rounds=args.rounds, num=args.utterances)
+            if args.json is not None:
+                seconds = {name: [1.0 / rate for rate, _ in pairs] for name, pairs in figures.items()}
+                title = f"Loading 10 s of FLAC, {num_workers} workers, by the clock"
+                save(Comparison(title, seconds, "returnn_common", ["plain DataLoader"], {}), args.json)
 
 
-def compare(folder: Path, *, num_workers: int, rounds: int, num: int):
-    """Prints the figures for a number of workers."""
+def compare(folder: Path, *, num_workers: int, rounds: int, num: int) -> dict[str, list[tuple[float, float]]]:
+    """
+    Prints the figures for a number of workers.
+
+    :return: name -> utterances a second, and seconds of CPU time for each, of each round
+    """
     passes = {
         "returnn_common": our_pass(folder, num_workers=num_workers),
         "plain DataLoader": plain_pass(folder, num_workers=num_workers),
@@ -87,6 +104,7 @@ def compare(folder: Path, *, num_workers: int, rounds: int, num: int):
         f"  returnn_common / plain DataLoader: {our_rate / their_rate:.2f} of the utterances/s, "
         f"{our_cpu / their_cpu:.2f} of the CPU time"
     )
+    return figures
 
 
 def _measure(load: Callable[[], Iterator[torch.Tensor]], num: int) -> tuple[float, float]:
