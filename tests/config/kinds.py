@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import math as mathematics
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,12 @@ from returnn_common import nn
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def without_addresses(value: Any) -> str:
+    """:return: for the names of tests, which have to be the same in each process of pytest-xdist"""
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+
 
 FACTOR = 3
 LABELS = {"a": 1, "b": [2, 3]}

@@ -53,7 +53,7 @@ def _lines(a, b):
         (kinds.Plain(1).warm_up, kinds.Plain(2).warm_up, ["x.warm_up.low: 1 -> 2"]),
         ("a" * 200 + "b", "a" * 200 + "c", [f'x: "{"a" * 200}b" -> "{"a" * 200}c"']),
     ],
-    ids=str,
+    ids=kinds.without_addresses,
 )  # fmt: skip
 def test_what_changed(old, new, expected):
     lines = _lines({"x": old}, {"x": new})

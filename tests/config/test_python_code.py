@@ -205,7 +205,7 @@ def test_functions_are_imported_under_the_name_of_the_option(tmp_path):
         (functools.partial(kinds.add, factor=2), (1,), 3),
         (kinds.Child.double, (2,), 4),
     ],
-    ids=str,
+    ids=kinds.without_addresses,
 )
 def test_functions_are_written_out(function, args, expected, tmp_path):
     config = {"function": function, "same": [function], "FACTOR": "an option with the name of a global"}
@@ -320,7 +320,7 @@ def test_functions_within_functions_that_need_each_other(tmp_path):
         ({"a": [1, {"b": kinds.Hidden(1)}]}, TypeError, r"x\.a\[1\]\.b: no code"),
         (functools.partial(dict, a=kinds.Hidden(1)), TypeError, r"x: dict\(a\): no code"),
     ],
-    ids=str,
+    ids=kinds.without_addresses,
 )
 def test_errors_name_the_option(value, error, message):
     with pytest.raises(error, match=message):
