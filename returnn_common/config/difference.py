@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from returnn.config import Config, global_config_ctx
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
@@ -49,7 +50,9 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
     :raises FileNotFoundError: see :func:`.read`
     """
     comparison = _Comparison()
-    comparison.options(_load("a", a), _load("b", b))
+    configs = _load("a", a), _load("b", b)
+    with global_config_ctx(Config()):  # where TensorFlow is loaded, RETURNN leaves that of the last one that was read
+        comparison.options(*configs)
     return ConfigDiff(tuple(comparison.changes))
 
 

@@ -28,6 +28,8 @@ def _on_torch():
     nn.set_random_seed(1)
     torch.manual_seed(1)
     nn.init_forward_step_run_ctx(step=0)
+    yield
+    BehaviorVersion._reset()
 
 
 def _encoder(*, kernel_size: int = 7, channels=(6, 8), filters=(3, 3), strides=(2, 2), norm: str = "batch", **kwargs):
