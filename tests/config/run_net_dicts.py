@@ -9,6 +9,7 @@ for some steps, and NAME.loss.npz gets the losses.
 """
 
 import contextlib
+import gc
 import io
 import json
 import sys
@@ -44,9 +45,11 @@ def _network(path: Path, *, train: bool):
         global_config_ctx(config),
         contextlib.redirect_stdout(io.StringIO()),
     ):
+        gc.disable()  # else TensorFlow may flatten a dict of weak references that a collection shrinks meanwhile
         network = TFNetwork(config=config, train_flag=train)
         network.construct_from_dict(namespace["network"])
         network.initialize_params(session)
+        gc.enable()
         yield namespace, network, session
 
 

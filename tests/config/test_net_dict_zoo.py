@@ -82,7 +82,21 @@ def plain(value):
     return value
 
 
-@pytest.mark.parametrize("names", [CHEAP, pytest.param([e.name for e in ZOO if e.name not in CHEAP], marks=SLOW)])
+# The lengths' dim of its convolutions is declared the same as another one while RETURNN builds the layers, which
+# changes its hash, and so a dict of the source in which it is a key.
+_FAILS = "make_espnet_e_branchformer_encoder"
+_OTHERS = [e.name for e in ZOO if e.name not in [*CHEAP, _FAILS]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        CHEAP,
+        *(pytest.param(_OTHERS[i : i + 7], marks=SLOW) for i in range(0, len(_OTHERS), 7)),
+        pytest.param([_FAILS], marks=[SLOW, pytest.mark.xfail(strict=True, reason="its source can't be built")]),
+    ],
+    ids=lambda names: f"from-{names[0]}",
+)
 def test_source_runs_without_us(names: list[str], tmp_path: Path):
     """same outputs as PyTorch's with the same parameters; the loss falls"""
     run_without_us(names, tmp_path)
