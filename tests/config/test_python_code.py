@@ -37,7 +37,7 @@ class SisyphusPath:
         self.path = path
 
     def get_path(self) -> str:
-        return f"/work/{self.path}"
+        return f"/disk/{self.path}"
 
     def __fspath__(self) -> str:
         return f"/cached/{self.path}"
@@ -142,7 +142,7 @@ def test_numpy_scalars_are_numbers(tmp_path):
 def test_paths_are_resolved_when_the_code_is_written(tmp_path):
     config = {"a": pathlib.Path("/x/y"), "b": [SisyphusPath("z")], "c": DelayedBase()}
     _, again = _back(tmp_path, config)
-    assert again == {"a": "/x/y", "b": ["/work/z"], "c": 7}
+    assert again == {"a": "/x/y", "b": ["/disk/z"], "c": 7}
 
 
 def test_dims_are_shared(tmp_path):
@@ -269,7 +269,7 @@ def test_python_path_and_doc(tmp_path):
     before = list(sys.path)
     try:
         assert read(path) == {"x": 1}
-        assert sys.path[:2] == ["/work/a", str(tmp_path / "modules")]
+        assert sys.path[:2] == ["/disk/a", str(tmp_path / "modules")]
     finally:
         sys.path[:] = before
     assert path.read_text().startswith('#!rnn.py\n"""\nWhat it is.\n"""\n')
