@@ -24,12 +24,12 @@ from .features import LogMel
 from .hypothesis_parts import score_parts
 from .joint_search import JointSearch, check_time_sync
 from .specaugment import SpecAugment
-from .speech import encode, last_ctc_log_probs
+from .speech import SpeechModel, last_ctc_log_probs
 
 __all__ = ["AedModel"]
 
 
-class AedModel(nn.Module):
+class AedModel(SpeechModel):
     """
     The decoder's vocabulary is that of the targets, or has one label more, the last: begin and end of sentence.
     Blank is the last label of the CTC heads: index ``vocab_dim.dimension``.
@@ -62,10 +62,7 @@ class AedModel(nn.Module):
         label_smoothing: float = 0.1,
         label_noise: float = 0.0,
     ):
-        super().__init__()
-        self.features = features
-        self.specaugment = specaugment
-        self.encoder = encoder
+        super().__init__(features=features, specaugment=specaugment, encoder=encoder)
         self.decoder = decoder
         self.vocab_dim = vocab_dim
         self.bos = bos
@@ -79,27 +76,11 @@ class AedModel(nn.Module):
         self.label_noise = label_noise
         self.can_align = bool(self.aux_ctc_layers)
 
-    def encode(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
-    ) -> tuple[nn.Tensor, nn.Dim]:
-        """
-        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
-        :return: ``{batch, time', out_dim}``, and the dim time'
-        """
-        return encode(
-            source,
-            in_spatial_dim=in_spatial_dim,
-            features=self.features,
-            specaugment=self.specaugment,
-            encoder=self.encoder,
-            collected_outputs=collected_outputs,
-        )
-
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
     ) -> dict[str, nn.Loss]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param targets: label indices ``{batch, labels}``, without begin and end of sentence
         :return: "ce" and "fer", see :func:`returnn_common.nn.decoder_losses`; with CTC heads, "ctc_LAYER" for each of
             them, and "impossible", see :func:`returnn_common.nn.ctc_losses`
@@ -132,7 +113,7 @@ class AedModel(nn.Module):
 
     def ctc_log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :return: log probabilities of the CTC head on the last one of its layers, ``{batch, time', labels + blank}``,
             and the dim time'
         :raises ValueError: if there is no CTC head
@@ -155,7 +136,7 @@ class AedModel(nn.Module):
         """
         By the CTC head on the last one of its layers; attention says little about when something is spoken.
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
         :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
         :raises ValueError: if there is no CTC head
@@ -170,7 +151,7 @@ class AedModel(nn.Module):
         """
         By the CTC head as well.
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param labels: see :func:`align`
         :return: how probable each is in each frame, see :func:`ctc_soft_align`; and the frames' dim
         :raises ValueError: if there is no CTC head
@@ -198,7 +179,7 @@ class AedModel(nn.Module):
         Scores are `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob, see
         :mod:`.joint_search`.
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param beam_size: see :func:`beam_search`
         :param ctc_scale: 0 to 1, share of the CTC head that :func:`ctc_log_probs` takes
         :param time_sync: False: hypotheses grow label by label (:func:`beam_search`, with CTC's prefix probabilities).
@@ -290,7 +271,7 @@ class AedModel(nn.Module):
         """
         What :func:`search` gives to :func:`beam_search`, e.g. for the :func:`combine` of several models.
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param ctc_scale: see :func:`search`
         :return: scorer over the decoder's labels for these utterances, and the encoder's time
         """

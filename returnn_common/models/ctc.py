@@ -26,13 +26,13 @@ from ..search import (
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
-from .speech import check_layers, choose_front_end, device_of, encode
+from .speech import SpeechModel, check_layers, choose_front_end, device_of
 from .streaming import EncoderStream, SpeechStream, check_encoder_streams
 
 __all__ = ["CtcModel", "make_ctc_model"]
 
 
-class CtcModel(nn.Module):
+class CtcModel(SpeechModel):
     """
     Blank is the last label: index ``vocab_dim.dimension``.
 
@@ -55,10 +55,7 @@ class CtcModel(nn.Module):
         aux_layers: Sequence[int] = (),
         aux_scale: float = 0.3,
     ):
-        super().__init__()
-        self.features = features
-        self.specaugment = specaugment
-        self.encoder = encoder
+        super().__init__(features=features, specaugment=specaugment, encoder=encoder)
         self.vocab_dim = vocab_dim
         self.blank_index = vocab_dim.dimension
         self.labels_dim = nn.FeatureDim("labels-and-blank", vocab_dim.dimension + 1)
@@ -67,22 +64,6 @@ class CtcModel(nn.Module):
         self.aux_scale = aux_scale
         self.aux_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_layers])
         self.can_align = True
-
-    def encode(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
-    ) -> tuple[nn.Tensor, nn.Dim]:
-        """
-        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
-        :return: ``{batch, time', out_dim}``, and the dim time'
-        """
-        return encode(
-            source,
-            in_spatial_dim=in_spatial_dim,
-            features=self.features,
-            specaugment=self.specaugment,
-            encoder=self.encoder,
-            collected_outputs=collected_outputs,
-        )
 
     def log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
@@ -98,7 +79,7 @@ class CtcModel(nn.Module):
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
     ) -> tuple[Alignment, nn.Dim]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
         :return: in which frames they are, see :func:`ctc_align`; and the frames' dim
         """
@@ -110,7 +91,7 @@ class CtcModel(nn.Module):
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, labels: nn.Tensor, labels_spatial_dim: nn.Dim
     ) -> tuple[SoftAlignment, nn.Dim]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param labels: see :func:`align`
         :return: how probable each is in each frame, see :func:`ctc_soft_align`; and the frames' dim
         """
@@ -125,7 +106,7 @@ class CtcModel(nn.Module):
         An utterance whose transcript needs more frames than there are costs nothing, has no gradient,
         and is counted in "impossible".
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param targets: label indices ``{batch, labels}``
         :return: "ctc", "ctc_LAYER" for each further head (per label, natural log; an empty transcript counts as one),
             "impossible" (share of the utterances)
@@ -158,7 +139,7 @@ class CtcModel(nn.Module):
         pruning: Mapping[str, Any] | None = None,
     ) -> Hypotheses:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param beam_size: 1, without ``lm`` and ``pruning``: the best label of each frame; else prefix beam search
         :param lm: a scorer, see :func:`ctc_beam_search`, over the labels (without blank); None: none
         :param lm_scale: its weight; with 0, it is ignored

@@ -11,7 +11,7 @@ from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
 
-__all__ = ["check_layers", "choose_front_end", "device_of", "encode", "last_ctc_log_probs"]
+__all__ = ["SpeechModel", "check_layers", "choose_front_end", "device_of", "last_ctc_log_probs"]
 
 
 def choose_front_end(
@@ -56,35 +56,44 @@ def device_of(model: nn.Module) -> str | None:
     return next((param.device for param in model.parameters()), None)
 
 
-def encode(
-    source: nn.Tensor,
-    *,
-    in_spatial_dim: nn.Dim,
-    features: LogMel | None,
-    specaugment: SpecAugment | None,
-    encoder: nn.Encoder,
-    collected_outputs: dict[str, nn.Tensor] | None = None,
-) -> tuple[nn.Tensor, nn.Dim]:
+class SpeechModel(nn.Module):
     """
-    :param source: raw audio ``{batch, time}`` if there are ``features``, else ``{batch, time, in_dim}``
-    :param collected_outputs: is filled with the output of each layer of the encoder, by its number from "0" on
-    :return: ``{batch, time', out_dim}``, and the dim time'
-    :raises ValueError: if the source has no ``in_dim``
+    A model that encodes speech.
+
+    :param features: from raw audio; None: they are the source
+    :param specaugment: of the features; None: none
+    :param encoder: see :class:`returnn_common.nn.Encoder`
     """
-    if features is not None:
-        source, in_spatial_dim = features(source, in_spatial_dim=in_spatial_dim)
-    elif encoder.in_dim not in source.dims:
-        raise ValueError(f"speech model: expected features with {encoder.in_dim}, got {source}")
-    if specaugment is not None:
-        source = specaugment(source, spatial_dim=in_spatial_dim, feature_dim=encoder.in_dim)
-    return encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
+
+    def __init__(self, *, features: LogMel | None, specaugment: SpecAugment | None, encoder: nn.Encoder):
+        super().__init__()
+        self.features = features
+        self.specaugment = specaugment
+        self.encoder = encoder
+
+    def encode(
+        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
+    ) -> tuple[nn.Tensor, nn.Dim]:
+        """
+        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
+        :param collected_outputs: is filled with the output of each layer of the encoder, by its number from "0" on
+        :return: ``{batch, time', out_dim}``, and the dim time'
+        :raises ValueError: if the source has no ``in_dim``
+        """
+        if self.features is not None:
+            source, in_spatial_dim = self.features(source, in_spatial_dim=in_spatial_dim)
+        elif self.encoder.in_dim not in source.dims:
+            raise ValueError(f"speech model: expected features with {self.encoder.in_dim}, got {source}")
+        if self.specaugment is not None:
+            source = self.specaugment(source, spatial_dim=in_spatial_dim, feature_dim=self.encoder.in_dim)
+        return self.encoder(source, in_spatial_dim=in_spatial_dim, collected_outputs=collected_outputs)
 
 
 def last_ctc_log_probs(
     collected_outputs: dict[str, nn.Tensor], *, layers: Sequence[int], outputs: Iterable[nn.Linear]
 ) -> nn.Tensor:
     """
-    :param collected_outputs: of the encoder, see :func:`encode`
+    :param collected_outputs: of the encoder, see :meth:`SpeechModel.encode`
     :param layers: with a CTC head (1 is the first)
     :param outputs: of these heads
     :return: log probabilities of the head on the last of these layers, ``{batch, time', labels + blank}``

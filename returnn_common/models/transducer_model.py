@@ -25,7 +25,7 @@ from .decoder.transducer import Joiner, LSTMPredictor, StatelessPredictor
 from .features import LogMel
 from .hypothesis_parts import score_parts
 from .specaugment import SpecAugment
-from .speech import device_of, encode, last_ctc_log_probs
+from .speech import SpeechModel, device_of, last_ctc_log_probs
 from .streaming import EncoderStream, SpeechStream, check_encoder_streams
 from .transducer_labels import KnownLabels
 from .transducer_search import search_encoded, search_options
@@ -35,7 +35,7 @@ __all__ = ["TransducerModel"]
 TOPOLOGIES = ("rnnt", "monotonic", "ctc")
 
 
-class TransducerModel(nn.Module):
+class TransducerModel(SpeechModel):
     """
     Blank is the last label: index ``vocab_dim.dimension``. The same index is the start of the sentence for the
     predictor.
@@ -73,12 +73,9 @@ class TransducerModel(nn.Module):
         aux_ctc_scale: float = 0.3,
         frames_per_block: int | None = None,
     ):
-        super().__init__()
+        super().__init__(features=features, specaugment=specaugment, encoder=encoder)
         if topology not in TOPOLOGIES:
             raise ValueError(f"TransducerModel: expected topology as one of {', '.join(TOPOLOGIES)}, got {topology!r}")
-        self.features = features
-        self.specaugment = specaugment
-        self.encoder = encoder
         self.predictor = predictor
         self.joiner = joiner
         self.vocab_dim = vocab_dim
@@ -93,22 +90,6 @@ class TransducerModel(nn.Module):
         self.can_align = True
         self.aux_ctc_outputs = nn.ModuleList([nn.Linear(encoder.out_dim, self.labels_dim) for _ in aux_ctc_layers])
 
-    def encode(
-        self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, collected_outputs: dict[str, nn.Tensor] | None = None
-    ) -> tuple[nn.Tensor, nn.Dim]:
-        """
-        :param source: raw audio ``{batch, time}`` if the model computes its features, else ``{batch, time, in_dim}``
-        :return: ``{batch, time', out_dim}``, and the dim time'
-        """
-        return encode(
-            source,
-            in_spatial_dim=in_spatial_dim,
-            features=self.features,
-            specaugment=self.specaugment,
-            encoder=self.encoder,
-            collected_outputs=collected_outputs,
-        )
-
     def losses(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, targets: nn.Tensor, targets_spatial_dim: nn.Dim
     ) -> dict[str, nn.Loss]:
@@ -116,7 +97,7 @@ class TransducerModel(nn.Module):
         An utterance without an alignment (no frames; "monotonic": fewer frames than labels) costs nothing, has no
         gradient, and is counted in "impossible".
 
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param targets: label indices ``{batch, labels}``
         :return: "transducer" and "impossible", see :func:`returnn_common.nn.transducer_losses`; with CTC heads,
             "ctc_LAYER" for each of them, see :func:`returnn_common.nn.ctc_losses`
@@ -157,7 +138,7 @@ class TransducerModel(nn.Module):
 
     def ctc_log_probs(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :return: log probabilities of the CTC head on the last one of its layers, ``{batch, time', labels + blank}``,
             and the dim time'
         :raises ValueError: if there is no CTC head
@@ -179,7 +160,7 @@ class TransducerModel(nn.Module):
         use_ctc: bool = False,
     ) -> tuple[Alignment, nn.Dim]:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param labels: of ``vocab_dim``, ``{batch, labels}``, or with a beam as those of :class:`Hypotheses`
         :param use_ctc: by the CTC head that :func:`ctc_log_probs` takes; a transducer may emit labels late
         :return: in which frames they are, see :func:`transducer_align` or :func:`ctc_align`; and the frames' dim
@@ -275,7 +256,7 @@ class TransducerModel(nn.Module):
         eos: int | None = None,
     ) -> Hypotheses:
         """
-        :param source: see :func:`encode`
+        :param source: see :meth:`encode`
         :param beam_size: 1, without ``lm``: :func:`transducer_greedy_search`; else :func:`transducer_beam_search`
         :param method: "frames": hypotheses in the beam stand for the same frames. "alignments": they have the same
             number of labels and blanks together, see :func:`transducer_alignment_search`; for the topology "rnnt"
