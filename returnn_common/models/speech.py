@@ -11,7 +11,8 @@ from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
 from .specaugment import SpecAugment
 
-__all__ = ["SpeechModel", "check_layers", "choose_front_end", "device_of", "last_ctc_log_probs"]
+# Without SpeechModel, which is what the models here have in common, and no model by itself.
+__all__ = ["check_layers", "choose_front_end", "device_of", "last_ctc_log_probs"]
 
 
 def choose_front_end(
