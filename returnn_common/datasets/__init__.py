@@ -4,8 +4,9 @@ Datasets and vocabularies for RETURNN configs.
 
 from __future__ import annotations
 
-from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
+from .audio_corpus import AudioCorpus
 from .audio_folder import AudioFolder, FolderTables
+from .corpus_options import EvalOptions, TrainOptions
 from .interface import DatasetConfig, DatasetConfigStatic, VocabConfig, VocabConfigStatic
 from .librispeech import Librispeech
 from .librispeech_lm import LibrispeechLm

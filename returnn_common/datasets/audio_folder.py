@@ -13,7 +13,8 @@ from typing import Any
 
 from ._paths import PathLike, SomePath, check_path
 from ._table_source import read_table
-from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions, check_int
+from .audio_corpus import AudioCorpus
+from .corpus_options import EvalOptions, TrainOptions, check_int
 from .interface import VocabConfig
 from .prepare.folder import find_tables
 from .prepare.report import Problem

@@ -12,7 +12,8 @@ from typing import Any
 from ..data import get_common_data_path
 from ._paths import PathLike, SomePath, check_path, resolve_path
 from ._sources import prepared_source
-from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
+from .audio_corpus import AudioCorpus
+from .corpus_options import EvalOptions, TrainOptions
 from .interface import VocabConfig
 from .vocab import CharacterVocab, make_vocab
 

@@ -46,7 +46,7 @@ class SpeechDataset(CachedDataset2):
     :param is_training: whether vocabularies may draw one of several ways to write a text
     :param augment: see :mod:`.augment`
     :param seed: for both of these
-    :param curriculum: pairs of an epoch and seconds, see :class:`.audio_corpus.TrainOptions`
+    :param curriculum: pairs of an epoch and seconds, see :class:`.corpus_options.TrainOptions`
     :param subset: only so many utterances, always the same ones
     """
 

@@ -9,7 +9,8 @@ from typing import Any
 from ..data import get_common_data_path
 from ._paths import PathLike, check_path
 from ._timit import PHONES_39, PHONES_48, PHONES_61, TARGETS, fold_phones
-from .audio_corpus import AudioCorpus, EvalOptions, TrainOptions
+from .audio_corpus import AudioCorpus
+from .corpus_options import EvalOptions, TrainOptions
 from .interface import VocabConfig
 from .vocab import CharacterVocab, WordVocab, make_vocab
 
