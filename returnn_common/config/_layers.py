@@ -58,7 +58,18 @@ def build_layers(config: Mapping[str, Any], *, epoch: int) -> Layers:
             name: (tuple(d.dimension or 0 for d in parameter.dims), parameter.dtype)
             for name, parameter in model.named_parameters()
         }
-    return Layers(network, dims, parameters)
+    return Layers(_with_pairs(network), dims, parameters)
+
+
+def _with_pairs(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    :return: the same, where pairs tell what becomes of dims, and not a dict. While RETURNN builds layers, it finds dims
+        to be the same as others, with which their hashes change, and such a dict breaks.
+    """
+    found = {name: _with_pairs(value) if isinstance(value, Mapping) else value for name, value in layers.items()}
+    if found.get("class") == "reinterpret_data" and isinstance(found.get("set_dim_tags"), dict):
+        found["set_dim_tags"] = list(found["set_dim_tags"].items())
+    return found
 
 
 def _dims_of(tensor: Tensor) -> Iterator[Dim]:

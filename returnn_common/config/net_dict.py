@@ -10,6 +10,7 @@ The source imports RETURNN alone, and ``python -m returnn net_dict.config`` trai
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from returnn.util.basic import BehaviorVersion
 from ._clean_dims import CleanDims, map_dims, restore_dim_math
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
-from ._net_code import RESERVED_NAMES, ROOM, NetCode, join_parts
+from ._net_code import RESERVED_NAMES, ROOM, NetCode, Part, join_parts
 from ._objects import is_path
 from .description import DescribedModel, Describer, Description
 from .dims_code import DimsCode
@@ -34,7 +35,7 @@ BACKEND = "tensorflow-net-dict"
 _BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants
 _STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
 _REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
-HEAD = '"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
+HEAD = '#!rnn.py\n"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
 
 
 class NetDict:
@@ -73,6 +74,14 @@ class NetDict:
         self.left_out: list[str] = []
         self._given_dims = dict(dims or {})
         self._description = description
+
+    def replaced(
+        self, network: Mapping[str, Any], extern_data: Mapping[str, Any], *, dims: Mapping[str, Dim]
+    ) -> NetDict:
+        """:return: the same model, with its layers or dims written otherwise, so that its hash stays"""
+        made = copy.copy(self)
+        made.network, made.extern_data, made._given_dims = dict(network), dict(extern_data), dict(dims)
+        return made
 
     def describe(self) -> Description:
         """
@@ -135,14 +144,19 @@ class NetDict:
         """All of it: a config for RETURNN. Evaluated, it gives the same ``extern_data`` and ``network``."""
         return HEAD + join_parts([ROOM, *self._parts["code"].values()])
 
+    def options_part(self, code: NetCode) -> Part:
+        """:return: the other options, and a comment on those which can't be written"""
+        part = code.part({"backend": BACKEND, **self.options})
+        if self.left_out:
+            part.lines.append(f"# Left out, since it needs more than RETURNN: {', '.join(self.left_out)}")
+        return part
+
     @cached_property
     def _parts(self) -> dict[str, Any]:
         code = NetCode(self._given_dims)
         extern_data = code.part({"extern_data": self.extern_data})
         network = code.part({"network": self.network})
-        options = code.part({"backend": BACKEND, **self.options})
-        if self.left_out:
-            options.lines.append(f"# Left out, since it needs more than RETURNN: {', '.join(self.left_out)}")
+        options = self.options_part(code)
         parts = {"options": options, "dims": code.dims_part, "extern_data": extern_data, "network": network}
         return {"code": parts, "dims": code.dims.names}
 

@@ -16,8 +16,9 @@ from returnn.tensor import Dim
 from ._carry_over import find_parameters, find_variables, with_importers
 from ._clean_dims import map_dims
 from ._net_code import ROOM, NetCode, Part, join_parts
+from .description import Describer, Description
 from .dims_code import derive_dim
-from .net_dict import BACKEND, HEAD, NetDict, make_net_dict
+from .net_dict import HEAD, NetDict, make_net_dict
 
 __all__ = ["StagedNetDict", "make_staged_net_dict"]
 
@@ -45,6 +46,22 @@ class StagedNetDict:
 
     def __repr__(self) -> str:
         return f"<StagedNetDict {self.stages}>"
+
+    def describe(self) -> Description:
+        """
+        :return: the epochs, with what :meth:`.NetDict.describe` says of their networks
+        :raises ValueError: see there
+        """
+        return tuple((epoch, stage.describe()) for epoch, stage in self.stages.items())
+
+    def __sis_state__(self) -> dict[str, Any]:
+        """what Sisyphus' hash depends on"""
+        return {"networks": self.describe(), "options": Describer().config(self.options)}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """the other options of the config: the first stage's"""
+        return next(iter(self.stages.values())).options
 
     @property
     def networks(self) -> dict[int, dict[str, Any]]:
@@ -89,6 +106,11 @@ class StagedNetDict:
         return join_parts(self._network_parts)
 
     @property
+    def network_prolog_code(self) -> str:
+        """the dims, the networks and ``get_network`` alone, with room for RETURNN to build them"""
+        return join_parts([ROOM, self._code["dims"], *self._network_parts])
+
+    @property
     def code(self) -> str:
         """All of it, and the other options of the first stage's config: a config for RETURNN."""
         parts = [ROOM, self._code["options"], self._code["dims"], self._code["extern_data"], *self._network_parts]
@@ -126,9 +148,8 @@ class StagedNetDict:
     @cached_property
     def _code(self) -> dict[str, Part]:
         code = NetCode(self.dims)
-        first = next(iter(self.stages.values()))
         parts = {"extern_data": code.part({"extern_data": self.extern_data})}
-        parts["options"] = code.part({"backend": BACKEND, **first.options})
+        parts["options"] = next(iter(self.stages.values())).options_part(code)
         for epoch, network in self.networks.items():
             parts[f"network_{epoch}"] = code.part({f"network_{epoch}": network})
         parts["dims"] = code.dims_part
@@ -166,7 +187,7 @@ def make_staged_net_dict(configs: Mapping[int, Any]) -> StagedNetDict:
         variables.append(set(find_variables(network)))
         if any(not earlier <= variables[-1] for earlier in variables):
             network = with_importers(network)
-        stages[epoch] = NetDict(network, extern_data, dims=names, options=stage.options, parameters=stage.parameters)
+        stages[epoch] = stage.replaced(network, extern_data, dims=names)
     _check_extern_data(stages)
     _check_parameters(stages)
     return StagedNetDict(stages)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..config import NetDict
+from ..config import NetDict, StagedNetDict
 from ..config._writer import Writer, is_delayed, plain_value
 from ..config.description import Describer
 from ..config.dims_code import DimsCode
@@ -17,9 +17,14 @@ from .code_wrapper import CodeWrapper
 
 __all__ = ["returnn_config"]
 
+_Network = NetDict | StagedNetDict
+
 
 def returnn_config(
-    config: Mapping[str, Any] | NetDict, *, post_config: Mapping[str, Any] | None = None, inline: Iterable[str] = ()
+    config: Mapping[str, Any] | _Network,
+    *,
+    post_config: Mapping[str, Any] | None = None,
+    inline: Iterable[str] = (),
 ) -> dict[str, Any]:
     """
     Arguments for i6_core's ``ReturnnConfig``::
@@ -31,9 +36,10 @@ def returnn_config(
     dims, functions that are written out) goes to ``python_prolog``. Hashes are as for :func:`.stable_hash`: dims are
     numbered by their first occurrence, ``extern_data`` first.
 
-    Of a :class:`..config.NetDict`, the hash is that of the model and the data, whatever the names of the layers.
+    Of a :class:`..config.NetDict`, the hash is that of the model and the data, whatever the names of the layers. Of
+    several (:class:`..config.StagedNetDict`), all are in the prolog, with ``get_network``, and all count for the hash.
 
-    :param config: options by name, see :func:`..config.to_python`; or a network
+    :param config: options by name, see :func:`..config.to_python`; or a network, or several
     :param post_config: further ones that don't count for the hash
     :param inline: see :func:`..config.to_python`
     :return: ``config``, ``post_config``, ``python_prolog``
@@ -41,8 +47,8 @@ def returnn_config(
     :raises TypeError: see :func:`..config.to_python`
     """
     post_config = dict(post_config or {})
-    network = config if isinstance(config, NetDict) else None
-    if isinstance(config, NetDict):
+    network = config if isinstance(config, _Network) else None
+    if isinstance(config, _Network):
         config = {"backend": "tensorflow-net-dict", **config.options, "extern_data": config.extern_data}
     if both := sorted(set(config) & set(post_config)):
         raise ValueError(f"returnn_config: expected each option once, got {', '.join(both)} in config and post_config")
@@ -50,7 +56,10 @@ def returnn_config(
     wrapper.describer.config(config)  # numbers the dims
     order = sorted(wrapper.writer.options, key=lambda name: name != "extern_data")
     wrapped = {name: wrapper.option(name) for name in order}
-    layers = {} if network is None else {"network": CodeWrapper("network", hashed=network.describe())}
+    layers = {}
+    if network is not None:
+        name = _network_name(network)
+        layers[name] = CodeWrapper(name, hashed=network.describe())
     return {
         "config": {**{name: wrapped[name] for name in config}, **layers},
         "post_config": {name: wrapped[name] for name in post_config},
@@ -59,11 +68,11 @@ def returnn_config(
 
 
 class _Wrapper:
-    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...], network: NetDict | None):
+    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...], network: _Network | None):
         self.writer = Writer(options, inline=inline)
         self._network = network
         if network is not None:
-            self.writer.dims = DimsCode(reserved=[*options, "network"], names=network.dims)
+            self.writer.dims = DimsCode(reserved=[*options, _network_name(network)], names=network.dims)
         self.describer = Describer()
 
     def option(self, name: str) -> Any:
@@ -101,6 +110,11 @@ class _Wrapper:
             *writer.definitions,
         ]
         return CodeWrapper("\n".join(part for part in parts if part), hashed="prolog")
+
+
+def _network_name(network: _Network) -> str:
+    """:return: what RETURNN calls it: a dict, or a function"""
+    return "network" if isinstance(network, NetDict) else "get_network"
 
 
 def _is_plain_key(key: Any) -> bool:

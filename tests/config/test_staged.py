@@ -93,7 +93,7 @@ def test_trains_without_us(staged: StagedNetDict, tmp_path: Path):
     package = tmp_path / "blocked" / "returnn_common"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('not to be imported')")
-    (tmp_path / "staged.config").write_text("#!rnn.py\n" + staged.code)
+    (tmp_path / "staged.config").write_text(staged.code)
     env = {**os.environ, "PYTHONPATH": str(package.parent), "DISABLE_CUDA": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "returnn", "staged.config"]
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)

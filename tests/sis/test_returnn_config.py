@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from returnn_common import nn
-from returnn_common.config import NetDict, diff, read
-from returnn_common.sis import CodeWrapper, Hashed, returnn_config
+from returnn_common.config import NetDict, diff, make_staged_net_dict, read
+from returnn_common.sis import CodeWrapper, Hashed, returnn_config, stable_hash
 from tests.config import kinds
+from tests.config.net_dicts import make_tiny_config
 from tests.sis import examples
 from tests.sis.i6_core import ReturnnConfig
 from tests.sis.sisyphus import Path, Variable, extract_paths, sis_hash_helper
@@ -138,6 +139,31 @@ def test_a_network(tmp_path):
     assert _hash(renamed) == _hash(net_dict)
     changed = NetDict(net_dict.network, net_dict.extern_data, options=net_dict.options, description="another model")
     assert _hash(changed) != _hash(net_dict)
+
+
+def test_several_networks(tmp_path):
+    """dims prolog for dynamic stages, through python_prolog: one dim for all networks, and ``get_network``"""
+    options = {"learning_rate": 0.5}
+    stages = {1: {**make_tiny_config(num_layers=1), **options}, 5: make_tiny_config(num_layers=2)}
+    staged = make_staged_net_dict(stages)
+    parts = pickle.loads(pickle.dumps(copy.deepcopy(returnn_config(staged))))
+    again = _written(tmp_path, ReturnnConfig(**parts))
+    for epoch in (1, 5):
+        network = again["get_network"](epoch=epoch)
+        assert not diff({"network": staged.get_network(epoch)}, {"network": network})
+        assert network["time_default_dyn_size_ext"]["axis"] is again["extern_data"]["data"]["dims"][1]
+    assert "network" not in again and again["learning_rate"] == 0.5 and again["backend"] == "tensorflow-net-dict"
+    assert str(parts["python_prolog"]).count('time_dim = Dim(None, name="time"') == 1
+
+    same = [make_staged_net_dict(stages), pickle.loads(pickle.dumps(staged)), copy.deepcopy(staged)]
+    assert {_hash(x) for x in same} == {_hash(staged)}
+    assert {sis_hash_helper(Hashed(x)) for x in same} == {sis_hash_helper(Hashed(staged))}
+    others = [
+        make_staged_net_dict({1: stages[1]}),
+        make_staged_net_dict({1: stages[1], 6: stages[5]}),
+        make_staged_net_dict({1: {**stages[1], "learning_rate": 0.1}, 5: stages[5]}),
+    ]
+    assert len({_hash(x) for x in [staged, *others]}) == len({stable_hash(x) for x in [staged, *others]}) == 4
 
 
 def test_a_network_by_hand(tmp_path):
