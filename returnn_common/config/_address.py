@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["address", "meant_class", "room"]
+__all__ = ["address", "is_of_config", "meant_class", "room"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Of these, a part counts: things may move within.
@@ -35,6 +35,11 @@ def address(obj: Any) -> str:
     if inspect.isbuiltin(obj) and owner is not None and not isinstance(owner, types.ModuleType):
         return f"{address(owner if isinstance(owner, type) else type(owner))}.{obj.__name__}"
     return f"{room(getattr(obj, '__module__', None) or 'builtins')}:{name}"
+
+
+def is_of_config(obj: Any) -> bool:
+    """:return: whether a function or class was defined in a config file, which is no module"""
+    return getattr(obj, "__module__", None) in ("__returnn_config__", "returnn_config")
 
 
 def meant_class(cls: type) -> type:

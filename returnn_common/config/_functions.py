@@ -5,6 +5,7 @@ Functions and classes in a config: imported, or written out with what they use.
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import types
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from ._layout import call, layout, one_line
 from ._namespaces import find_import, globals_of, is_lambda
-from ._source import Source, closure_of, find_source
+from ._source import Source, find_source
 from ._source_text import shift
 
 if TYPE_CHECKING:
@@ -52,15 +53,20 @@ class Definitions:
         self._makers: dict[tuple[str, ...], str] = {}  # text and names of the arguments -> function around it
         self._made: dict[str, str] = {}  # call of that -> name of the result
         self._keep: list[Any] = []  # so that no id is used twice
+        self._touched: set[int] = set()  # ids of open ones to which the value that is being written refers
+        self._pending: set[str] = set()  # names of values that are being written
+        self._relied: set[str] = set()  # those of them that functions in there use
+        self._waiting: list[tuple[frozenset[int], str]] = []  # values that need open ones
 
     @staticmethod
     def is_function(value: Any) -> bool:
         """whether it is a function or class"""
         if isinstance(value, types.BuiltinFunctionType):
             return isinstance(value.__self__, types.ModuleType) or value.__self__ is None
-        return isinstance(value, _FUNCTIONS) or (
-            hasattr(value, "__wrapped__") and callable(value) and hasattr(value, "__qualname__")
-        )
+        if isinstance(value, _FUNCTIONS):
+            return True
+        is_decorated = hasattr(value, "__wrapped__") and callable(value) and hasattr(value, "__qualname__")
+        return is_decorated and not isinstance(value, functools.partial)
 
     def ref(self, obj: Any, *, where: str, wanted: str | None = None) -> str:
         """
@@ -71,7 +77,11 @@ class Definitions:
         :raises ValueError: if it can't be imported, and its source is not there
         """
         if id(obj) in self._refs:
+            if id(obj) in self._open:
+                self._touched.add(id(obj))
             return self._refs[id(obj)]
+        if id(obj) in self._open:
+            raise ValueError(f"{where}: both need each other when they are defined, which can't be written")
         found = find_import(obj) if not isinstance(obj, np.ufunc) else ("numpy", obj.__name__)
         if found is not None and not self._is_inline(obj):
             ref = self._writer.names.name(*found, wanted=wanted)
@@ -95,7 +105,6 @@ class Definitions:
             raise ValueError(f"{where}: {obj!r} can't be imported, and has no source")
         try:
             source = find_source(obj)
-            closure = closure_of(obj)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         self.lazy_annotations |= source.lazy_annotations
@@ -109,30 +118,55 @@ class Definitions:
             self._refs[id(obj)] = ref  # it may need itself
             self._keep.append(obj)
         self._open[id(obj)] = where
-        given = self._provide(obj, source, closure, where=where)
-        self._open.pop(id(obj))
-        if source.name == "<lambda>" and not given:
+        given = self._provide(obj, source, where=where)
+        if source.name == "<lambda>" and not given and not vars(obj):
+            self._close(obj)
             return f"({source.text})" if not where.isidentifier() else source.text
         if ref is not None and not given:
             self.texts.append(source.text)
-            return ref
-        return self._make(ref, source, given, where=where)
+        else:
+            ref = self._make(ref, source, given, where=where)
+        self._close(obj)
+        self._add_attributes(ref, obj, where=where)
+        return ref
+
+    def _close(self, obj: Any):
+        """It is written: so is now what had to wait for it."""
+        self._open.pop(id(obj))
+        waiting, self._waiting = self._waiting, []
+        for objects, text in waiting:
+            if self._open.keys().isdisjoint(objects):
+                self.texts.append(text)
+            else:
+                self._waiting.append((objects, text))
+
+    def _add_attributes(self, ref: str, obj: Any, *, where: str):
+        """Writes what a function was given after its definition; decorators do that themselves."""
+        if not isinstance(obj, types.FunctionType) or hasattr(obj, "__wrapped__"):
+            return
+        for name, value in vars(obj).items():
+            code = self._writer.value(value, where=f"{where}.{name}")
+            self.texts.append(layout(code, before=f"{ref}.{name} = ") + "\n")
 
     def _is_name_free(self, obj: Any, source: Source) -> bool:
         if source.name in self._writer.options:
             return self._writer.options[source.name] is obj and source.name not in self._values
         return source.name != "<lambda>" and self._writer.names.is_free(source.name)
 
-    def _provide(self, obj: Any, source: Source, closure: dict[str, Any], *, where: str) -> dict[str, str]:
+    def _provide(self, obj: Any, source: Source, *, where: str) -> dict[str, str]:
         """:return: name -> code of what the function can't find under that name in the config"""
         given = {}
         for name in source.free_names:
             inner = f"{where}: {getattr(obj, '__name__', 'class')}: {name}"
-            if name in closure:
-                value, is_own = closure[name], True
-            elif name in (namespace := globals_of(obj)):
-                value, is_own = namespace[name], False
-            elif hasattr(builtins, name) or name in ("__file__", "__name__") or source.lazy_annotations:
+            if name in source.closure:
+                value, is_own = source.closure[name], True
+            elif name in source.namespace:
+                value, is_own = source.namespace[name], False
+            elif hasattr(builtins, name):
+                if name in self._writer.options and self._writer.options[name] is not getattr(builtins, name):
+                    given[name] = self._writer.names.name("builtins", name)
+                continue
+            elif name in ("__file__", "__name__") or source.lazy_annotations:
                 continue
             elif name not in source.needed_at_once:
                 continue  # not there now either; maybe in a part that isn't reached
@@ -144,14 +178,22 @@ class Definitions:
                 raise ValueError(f"{inner}: both need each other when they are defined, which can't be written")
             if self._has_name(name, value, at_once=name in source.needed_at_once):
                 continue
+            before, self._touched = self._touched, set()
             code = self._provide_global(name, value, is_own=is_own, where=inner)
             if code != name:
+                if self._touched or name in self._relied:
+                    raise ValueError(f"{inner}: both need each other when they are defined, which can't be written")
                 given[name] = code
+            self._touched |= before
         return given
 
     def _has_name(self, name: str, value: Any, *, at_once: bool) -> bool:
         """:return: whether the config has that value under that name"""
         if name in self._values:
+            if name in self._pending:
+                if at_once:
+                    return False
+                self._relied.add(name)
             return self._values[name] is value
         options = self._writer.options
         return name in options and not at_once and (options[name] is value or _is_equal_constant(options[name], value))
@@ -167,13 +209,24 @@ class Definitions:
             if found is not None and "." not in found[1] and not self._is_inline(value):
                 return self._import(name, *found, value=value, is_free=is_free)
             return self.ref(value, where=where)
-        code = one_line(writer.value(value, where=where))
+        if is_free:  # so that functions in it find it
+            self._values[name] = value
+            self._pending.add(name)
+        expression = writer.value(value, where=where)
+        code = one_line(expression)
+        self._pending.discard(name)
         if not is_free or not writer.names.is_free(name):
+            if is_free:
+                del self._values[name]
             return code
         writer.names.take(name)
-        self._values[name] = value
         if code != name:
-            self.texts.append(layout(writer.value(value, where=where), before=f"{name} = ") + "\n")
+            text = layout(expression, before=f"{name} = ") + "\n"
+            if self._touched:
+                self._waiting.append((frozenset(self._touched), text))
+                self._touched = set()
+            else:
+                self.texts.append(text)
         return name
 
     def _import(self, name: str, module: str, there: str | None, *, value: Any, is_free: bool) -> str:

@@ -15,12 +15,14 @@ __all__ = ["Imports"]
 
 class Imports:
     """
-    :param reserved: names that nothing else may get
+    :param options: of the config; they may have names of Python's own
+    :param reserved: further names that nothing else may get
     :param dims: which have names of their own
     """
 
-    def __init__(self, *, reserved: Iterable[str], dims: DimsCode):
-        self._reserved = set(reserved)
+    def __init__(self, *, options: Iterable[str], reserved: Iterable[str], dims: DimsCode):
+        self._options = set(options)
+        self._reserved = {*options, *reserved}
         self._dims = dims
         self._names: dict[tuple[str, str | None, str | None], str] = {}
         self._lines: dict[str, tuple[str, str | None]] = {}  # name -> module, name there
@@ -41,7 +43,7 @@ class Imports:
         :return: its name in the code
         """
         if module == "builtins":
-            return name
+            return f"{self.module(module)}.{name}" if name in self._options else name
         first, dot, rest = name.partition(".")
         return self._add(module, first, wanted if not dot else None) + dot + rest
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["WIDTH", "Brackets", "Expression", "Late", "call", "items", "layout", "one_line", "quote"]
+__all__ = ["WIDTH", "Brackets", "Expression", "Late", "call", "items", "layout", "one_line", "quote", "quote_bytes"]
 
 WIDTH = 120  # of a line
 
@@ -108,7 +108,23 @@ def _fill(parts: list[str], *, indent: int) -> list[str]:
 
 
 def quote(text: str) -> str:
-    """:return: a literal, in double quotes where that is as readable"""
-    if '"' in text or "\\" in text or not text.isprintable():
-        return repr(text)
-    return json.dumps(text, ensure_ascii=False)
+    """:return: a literal, in double quotes, unless single ones need fewer backslashes"""
+    if '"' not in text and "\\" not in text and text.isprintable():
+        return json.dumps(text, ensure_ascii=False)
+    return _double_quoted(repr(text))
+
+
+def quote_bytes(data: bytes) -> str:
+    """:return: as :func:`quote`"""
+    return "b" + _double_quoted(repr(data)[1:])
+
+
+def _double_quoted(literal: str) -> str:
+    """
+    :param literal: as ``repr`` writes it
+    :return: with other quotes, if that is not longer
+    """
+    if literal[0] == '"':
+        return literal
+    other = '"' + literal[1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
+    return other if len(other) <= len(literal) else literal

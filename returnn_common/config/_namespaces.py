@@ -32,6 +32,8 @@ def find_import(obj: Any) -> tuple[str, str] | None:
     module = getattr(obj, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str) or "<" in name:
         return None
+    if module == "builtins" and getattr(types, name, None) is obj:  # such as NoneType
+        return "types", name
     if not _can_be_imported(module) or _look_up(module, name) is not obj:
         return None
     parts = module.split(".")

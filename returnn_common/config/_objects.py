@@ -11,11 +11,14 @@ import functools
 import inspect
 import os
 import sys
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from returnn.tensor import Dim, Tensor
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 __all__ = ["Call", "constructor_call", "is_path", "path_text", "same_content"]
 
@@ -46,10 +49,12 @@ def constructor_call(obj: Any) -> Call | None:
     :return: what makes another one like it, or None if that isn't known. Options that have their default are left out.
     """
     if isinstance(obj, functools.partial):
-        return Call(functools.partial, (obj.func, *obj.args), obj.keywords)
+        return _from_partial(obj)
     if isinstance(obj, Tensor):
         return _from_tensor(obj)
-    for find in (_from_arguments, _from_fields, _from_attributes, _from_repr, _from_reduce):
+    if isinstance(obj, types.SimpleNamespace):
+        return _checked(Call(type(obj), (), vars(obj)), obj)
+    for find in (_from_arguments, _from_fields, _from_attributes, _from_items, _from_repr, _from_reduce):
         found = find(obj)
         if found is not None:
             return found
@@ -62,6 +67,12 @@ def _from_tensor(tensor: Tensor) -> Call:
     if isinstance(tensor.feature_dim_axis_or_unspecified, int):
         options["feature_dim_axis"] = tensor.feature_dim_axis_or_unspecified
     return Call(Tensor, (tensor.name,), {name: value for name, value in options.items() if value is not None})
+
+
+def _from_partial(obj: functools.partial) -> Call | None:
+    names = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__"}  # by functools.update_wrapper: they only tell about it
+    rest = [name for name in vars(obj) if name not in names]
+    return None if rest else Call(type(obj), (obj.func, *obj.args), obj.keywords)
 
 
 def _from_arguments(obj: Any) -> Call | None:
@@ -101,9 +112,8 @@ def _from_attributes(obj: Any) -> Call | None:
     """:return: where each parameter of ``__init__`` is kept in an attribute of its name"""
     if "__init__" not in dir(type(obj)) or type(obj).__init__ is object.__init__:
         return _checked(Call(type(obj)), obj) if not _state(obj) and _can_make(obj) else None
-    try:
-        parameters = list(inspect.signature(type(obj)).parameters.values())
-    except (ValueError, TypeError):
+    parameters = _parameters(type(obj))
+    if parameters is None:
         return None
     args: list[Any] = []
     options: dict[str, Any] = {}
@@ -111,7 +121,7 @@ def _from_attributes(obj: Any) -> Call | None:
     for parameter in parameters:
         names = [name for name in (parameter.name, f"_{parameter.name}") if name in _state(obj)]
         if not names:
-            if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
+            if parameter.default is parameter.empty and parameter.kind not in _VARIABLE:
                 return None
             continue
         value = _state(obj)[names[0]]
@@ -128,7 +138,33 @@ def _from_attributes(obj: Any) -> Call | None:
     return _checked(Call(type(obj), tuple(args), options), obj)
 
 
+def _parameters(cls: type) -> list[inspect.Parameter] | None:
+    """:return: of ``__init__``; where that has ``**options`` for the one of a base, also those; None: not known"""
+    found: dict[str, inspect.Parameter] = {}
+    inits = [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)]
+    for i, init in enumerate(inits):
+        try:
+            own = list(inspect.signature(init).parameters.values())[1:]
+        except (ValueError, TypeError):
+            return None if not i else list(found.values())
+        for parameter in own:
+            if not i or parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                found.setdefault(parameter.name, parameter.replace(kind=parameter.KEYWORD_ONLY) if i else parameter)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own):
+            break
+    return list(found.values())
+
+
+def _from_items(obj: Any) -> Call | None:
+    """:return: where it is a dict, list, ... with another name"""
+    for cls in (dict, list, set, frozenset, tuple):
+        if isinstance(obj, cls):
+            return _checked(Call(type(obj), (cls(obj),)), obj)
+    return None
+
+
 def _can_make(obj: Any) -> bool:
+    """:return: whether it pickles as its attributes, as objects do"""
     return type(obj).__reduce_ex__ is object.__reduce_ex__ and type(obj).__reduce__ is object.__reduce__
 
 
@@ -158,18 +194,36 @@ def _from_repr(obj: Any) -> Call | None:
 
 def _from_reduce(obj: Any) -> Call | None:
     """:return: where it pickles as a call without anything else"""
-    if _can_make(obj) and type(obj) not in copyreg.dispatch_table:
+    if _can_make(obj) and type(obj) not in copyreg.dispatch_table and not isinstance(obj, str | bytes | int | float):
         return None
-    try:
-        reduced = obj.__reduce_ex__(2)
-    except Exception:
-        return None
+    reduced = _reduced(obj)
     if not isinstance(reduced, tuple) or any(part is not None for part in reduced[2:]):
         return None
     function, args = reduced[:2]
     if getattr(function, "__name__", "") == "__newobj__":
         function, args = args[0], args[1:]
     return Call(function, tuple(args))
+
+
+def _reduced(obj: Any) -> Any:
+    """:return: as what it pickles; None if it doesn't"""
+    reduce = copyreg.dispatch_table.get(type(obj))
+    try:
+        return reduce(obj) if reduce else obj.__reduce_ex__(2)
+    except Exception:
+        return None
+
+
+def _content(obj: Any) -> Any:
+    """:return: what is in an object besides its attributes, as in lists and what is not written in Python"""
+    reduced = _reduced(obj)
+    if reduced is None:
+        return object()  # not known, so that it is the same as nothing
+    if isinstance(reduced, str):
+        return reduced
+    function, args, state, elements, entries = [*reduced, None, None, None][:5]
+    made_by = (args[1:], None) if _can_make(obj) else (function, args, state)
+    return (*made_by, list(elements or ()), list(entries or ()))
 
 
 def _checked(call: Call, obj: Any) -> Call | None:
@@ -194,6 +248,8 @@ def _state(obj: Any) -> dict[str, Any]:
 def _same_state(made: Any, obj: Any) -> bool:
     """:return: whether both have the same attributes; private ones that a new object doesn't have are caches"""
     new, old = _state(made), _state(obj)
+    if (_reduced(obj) is not None or not old) and not same_content(_content(made), _content(obj)):
+        return False
     for name in {**new, **old}:
         if name == "_made_with" or (name.startswith("_") and new.get(name) is None):
             continue
@@ -220,14 +276,14 @@ def same_content(a: Any, b: Any) -> bool:
     if callable(getattr(a, "get_path", None)):
         return a.__dict__ == b.__dict__
     if isinstance(a, functools.partial):
-        return same_content((a.func, a.args, a.keywords), (b.func, b.args, b.keywords))
+        return same_content((a.func, a.args, a.keywords, vars(a)), (b.func, b.args, b.keywords, vars(b)))
     try:
         if bool(a == b):
             return True
     except Exception:
         pass
-    if isinstance(a, float):
-        return a != a and b != b
+    if isinstance(a, float | complex):
+        return repr(a) == repr(b)  # nan is not equal to itself
     if hasattr(a, "tobytes") and hasattr(a, "dtype") and hasattr(a, "shape"):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if callable(a) and hasattr(a, "__code__") or isinstance(a, type):

@@ -5,6 +5,7 @@ The text of functions, classes and lambdas, found in their files.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import io
 import linecache
@@ -18,7 +19,13 @@ from ._namespaces import SOURCE, describe, globals_of, is_lambda
 __all__ = ["find_class", "find_function", "shift"]
 
 
-def find_function(function: types.FunctionType) -> tuple[Any, str]:
+def find_function(function: types.FunctionType, *, decorated: bool = True) -> tuple[Any, str]:
+    """
+    :param function:
+    :param decorated: with its decorators
+    :return: its definition, and the text of that
+    :raises ValueError: if its file has changed
+    """
     code = function.__code__
     lines, tree = _read(function, code.co_filename, function.__globals__)
     for node in ast.walk(tree):
@@ -27,6 +34,9 @@ def find_function(function: types.FunctionType) -> tuple[Any, str]:
                 return node, _expression_text(node, lines)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
             if _first_line(node) == code.co_firstlineno and _num_args(node) == _num_args_of(code):
+                if not decorated:
+                    node = copy.copy(node)
+                    node.decorator_list = []
                 return node, _definition_text(node, lines)
     raise ValueError(f"{describe(function)}: its source in {code.co_filename} has changed, or is not Python code")
 

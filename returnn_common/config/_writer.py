@@ -24,7 +24,7 @@ from returnn.tensor.marked_dim import MarkedDim
 from .. import nn
 from ._functions import Definitions
 from ._imports import Imports
-from ._layout import Brackets, Expression, Late, call, items, one_line, quote
+from ._layout import Brackets, Expression, Late, call, items, one_line, quote, quote_bytes
 from ._namespaces import find_import
 from ._objects import Call, constructor_call, is_path, path_text
 from .dims_code import DimsCode
@@ -47,7 +47,7 @@ class Writer:
         self.options = options
         reserved = {*options, "config", "annotations", "batch_dim", "single_step_dim", *dir(builtins)}
         self.dims = dims or DimsCode(reserved=reserved)
-        self.names = Imports(reserved=reserved, dims=self.dims)
+        self.names = Imports(options=options, reserved=reserved, dims=self.dims)
         self._functions = Definitions(self, inline=inline)
         self._active: list[int] = []  # ids of what is being written
 
@@ -125,9 +125,13 @@ class Writer:
         if isinstance(value, str):
             return quote(value)
         if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
-        if isinstance(value, complex) and not (math.isfinite(value.real) and math.isfinite(value.imag)):
-            return call("complex", [self._literal(part, where=where) for part in (value.real, value.imag)])
+            return f'{self.names.name("builtins", "float")}("{value}")'
+        if isinstance(value, complex) and not _has_literal(value):
+            parts = [self._literal(part, where=where) for part in (value.real, value.imag)]
+            return call(self.names.name("builtins", "complex"), parts)
+        if isinstance(value, bytes | bytearray):
+            code = quote_bytes(bytes(value))
+            return code if isinstance(value, bytes) else call(self.names.name("builtins", "bytearray"), [code])
         return repr(value)
 
     def _dim(self, dim: Dim | MarkedDim, *, where: str) -> str:
@@ -152,9 +156,9 @@ class Writer:
                 key=lambda code: (not isinstance(code, str), 0),
             )
             if not value:
-                return f"{type(value).__name__}()"
+                return f"{self.names.name('builtins', type(value).__name__)}()"
             braces = items("{", parts, "}")
-            return braces if isinstance(value, set) else call("frozenset", [braces])
+            return braces if isinstance(value, set) else call(self.names.name("builtins", "frozenset"), [braces])
         parts = [self.value(part, where=f"{where}[{i}]") for i, part in enumerate(value)]
         if isinstance(value, list):
             return items("[", parts, "]")
@@ -183,6 +187,14 @@ class Writer:
             )
         if isinstance(value, Tensor):
             return self._tensor(value, where=where)
+        if isinstance(value, np.datetime64 | np.timedelta64):
+            is_date = isinstance(value, np.datetime64)
+            number = quote(str(value)) if is_date else str(value.astype("int64"))
+            unit, count = np.datetime_data(value.dtype)
+            name = f"{self.names.module('numpy')}.{'datetime64' if is_date else 'timedelta64'}"
+            return call(name, [number, quote(unit if count == 1 else f"{count}{unit}")])
+        if hasattr(value, "__array__") and not inspect.isclass(value):
+            raise TypeError(f"{where}: {type(value).__name__} has values of an engine: give numbers, or NumPy's array")
         if isinstance(value, types.MethodType):
             return self._method(value, where=where)
         if isinstance(value, collections.OrderedDict):
@@ -216,8 +228,12 @@ class Writer:
 
     def call(self, made_by: Call, *, where: str) -> Expression:
         """:return: code of a call"""
-        if made_by.function is functools.partial:
-            function, inner = self._import(functools.partial), f"{where}: {_name_of(made_by.args[0])}"
+        if isinstance(made_by.function, type) and issubclass(made_by.function, functools.partial):
+            function = self._functions.ref(made_by.function, where=where)
+            inner = f"{where}: {_name_of(made_by.args[0])}"
+        elif isinstance(made_by.function, functools.partial):  # as some pickle
+            function = one_line(self.value(made_by.function, where=where))
+            inner = f"{where}: {_name_of(made_by.function.func)}"
         else:
             function = self._functions.ref(made_by.function, where=where)
             inner = f"{where}: {_name_of(made_by.function)}"
@@ -245,6 +261,14 @@ class Writer:
         if tensor.raw_tensor is not None:
             raise TypeError(f"{where}: {tensor} has values: no code can be written for it")
         return self.call(constructor_call(tensor), where=where)
+
+
+def _has_literal(value: complex) -> bool:
+    """:return: whether ``repr(value)`` makes the same number; it doesn't with negative zeros, and what is not finite"""
+    try:
+        return repr(eval(repr(value), {})) == repr(value)  # noqa: S307 of a number
+    except NameError:  # inf, nan
+        return False
 
 
 def _find_global(value: Any) -> tuple[str, str] | None:

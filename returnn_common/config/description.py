@@ -17,9 +17,9 @@ from returnn.tensor import Dim, Tensor, single_step_dim
 from returnn.tensor.marked_dim import MarkedDim
 
 from .. import nn
-from ._address import address, meant_class, room
+from ._address import address, is_of_config, meant_class, room
 from ._objects import is_path, path_text, same_content
-from ._source import closure_of
+from ._source import closure_of, find_source
 from ._writer import is_delayed, plain_value
 
 __all__ = ["DescribedModel", "Describer", "Description"]
@@ -37,7 +37,7 @@ class Describer:
     - of a module (a model): its class, and its attributes: submodules, parameters (dims, type), dims, options;
     - of a dim: its number, kind and size, or for a derived one the operation and its inputs; not its name;
     - of a function or class: its :func:`address`; of partial functions also their arguments, of functions within
-      functions the values that they use;
+      functions the values that they use; of those in a config file their source, and what that uses;
     - of other objects: what they say themselves (Sisyphus' ``_sis_hash`` or ``__sis_state__``), or class and
       attributes.
 
@@ -152,7 +152,7 @@ class Describer:
             elif value is None or value is False or (name.startswith("_") and is_foreign):
                 continue
             parts.append((name, self.value(value, where=f"{where}.{name}")))
-        return ("module", address(cls), *parts)
+        return ("module", self._class(cls, where=where), *parts)
 
     def _tensor(self, tensor: Tensor, *, where: str) -> Description:
         is_parameter = isinstance(tensor, nn.Parameter)
@@ -182,10 +182,10 @@ class Describer:
         if isinstance(value, np.ufunc):
             return self._function(value, where=where)
         if isinstance(value, enum.Enum):
-            return ("enum", address(type(value)), value.name)
+            return ("enum", self._class(type(value), where=where), value.name)
         if is_path(value) and not hasattr(value, "__sis_state__") and not callable(getattr(value, "get_path", None)):
             return path_text(value)
-        return ("object", address(type(value)), *self._state(value, where=where))
+        return ("object", self._class(type(value), where=where), *self._state(value, where=where))
 
     def _state(self, value: Any, *, where: str) -> Iterable[Description]:
         if hasattr(value, "__sis_state__"):
@@ -243,9 +243,25 @@ class Describer:
                 f"{where}: {function.__qualname__} is of the script that runs, and elsewhere in another one: "
                 "define it in a module"
             )
+        if is_of_config(function):
+            return self._source(function, where=where)
         uses = closure_of(function) if "<locals>" in name else {}
         parts = [(n, self.value(v, where=f"{where}: {n}")) for n, v in sorted(uses.items())]
         return ("function", name, *parts)
+
+    def _class(self, cls: type, *, where: str) -> Description:
+        return self.value(cls, where=where) if is_of_config(cls) else address(cls)
+
+    def _source(self, function: Any, *, where: str) -> Description:
+        """:return: of a function or class of a config that was read: other configs have some of the same names"""
+        try:
+            source = find_source(function)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        known = {**source.namespace, **source.closure}
+        known.pop("config", None)  # RETURNN's, which has all that is in there
+        uses = [(n, self.value(known[n], where=f"{where}: {n}")) for n in source.free_names if n in known]
+        return ("function", source.name, source.text, *uses)
 
 
 class DescribedModel:

@@ -18,9 +18,9 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from ._changes import Change, ConfigDiff, text_of
 from ._functions import Definitions
-from ._namespaces import find_import, globals_of
+from ._namespaces import find_import
 from ._objects import constructor_call, is_path, path_text, same_content
-from ._source import closure_of, find_source
+from ._source import find_source
 from ._writer import plain_value
 from .reading import read
 
@@ -125,7 +125,8 @@ class _Comparison:
     @staticmethod
     def _are_twins(a: type, b: type) -> bool:
         """:return: whether two classes may be the same one, written out in both configs"""
-        return a.__qualname__ == b.__qualname__ and find_import(a) is None and find_import(b) is None
+        names = [cls.__qualname__.rpartition("<locals>.")[2] for cls in (a, b)]
+        return names[0] == names[1] and find_import(a) is None and find_import(b) is None
 
     def _mapping(self, path: str, a: Mapping[Any, Any], b: Mapping[Any, Any], *, names: list[Any]):
         for name in names:
@@ -246,7 +247,7 @@ class _Comparison:
         if sources[0].text != sources[1].text:
             lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
             self.changes.append(Change(path, text_of(a), text_of(b), tuple(lines)[2:]))
-        used = [{**globals_of(f), **closure_of(f)} for f in (a, b)]
+        used = [{**source.namespace, **source.closure} for source in sources]
         for name in sources[0].free_names:
             if name in sources[1].free_names and name in used[0] and name in used[1]:
                 if (id(used[0][name]), id(used[1][name])) not in self._options:

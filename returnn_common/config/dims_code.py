@@ -60,9 +60,16 @@ class DimsCode:
         self._names: dict[Dim, str] = {}
         self._numbered: set[Dim] = set()
         self._imports: set[tuple[str, str]] = set()
-        self._made: dict[str, Any] = {"Dim": Dim, "Tensor": Tensor, "batch_dim": batch_dim}  # what the lines make
+        # what the lines make
+        self._made: dict[str, Any] = {"__builtins__": {}, "Dim": Dim, "Tensor": Tensor, "batch_dim": batch_dim}
         for dim in self._given:
             self.ref(dim)
+
+    def __setstate__(self, state: dict[str, Any]):
+        from ._clean_dims import restore_dim_math
+
+        self.__dict__.update(state)
+        restore_dim_math(self._names)
 
     @property
     def imports(self) -> list[str]:

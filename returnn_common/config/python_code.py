@@ -5,13 +5,18 @@ A whole RETURNN config as Python source.
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from returnn.tensor import Dim, batch_dim, single_step_dim
 
 from ._layout import items, layout, one_line, quote
 from ._writer import Writer
 
 __all__ = ["to_python"]
+
+_DIMS = {"batch_dim": batch_dim, "single_step_dim": single_step_dim}
 
 
 def to_python(
@@ -47,8 +52,11 @@ def to_python(
     for name in config:
         if not isinstance(name, str):
             raise TypeError(f"config: expected names of options, got {name!r}")
-        if not name.isidentifier() or keyword.iskeyword(name):
+        # Python takes some letters for others.
+        if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
             raise ValueError(f"config: expected names of options, as Python has them, got {name!r}")
+        if name in _DIMS and not (isinstance(config[name], Dim) and config[name] == _DIMS[name]):
+            raise ValueError(f"config: expected RETURNN's own dim under the name {name}, got {config[name]!r}")
     if isinstance(inline, str):
         raise TypeError(f"inline: expected names of modules, got the str {inline!r}")
     options = {name: value for name, value in config.items() if not name.startswith("__") and name != "config"}

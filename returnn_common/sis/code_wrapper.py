@@ -44,6 +44,18 @@ class CodeWrapper(str):
     def __str__(self) -> str:
         return repr(self)
 
+    def __add__(self, other: str) -> CodeWrapper:
+        """Joins code, as i6_core does with several prologs; each part counts as before."""
+        return self._joined(self, other)
+
+    def __radd__(self, other: str) -> CodeWrapper:
+        return self._joined(other, self)
+
+    @staticmethod
+    def _joined(*parts: str) -> CodeWrapper:
+        hashed = [p if getattr(p, "_hashed", None) is None else p._hashed for p in parts]  # type: ignore[attr-defined]
+        return CodeWrapper("".join(map(str, parts)), hashed=hashed)
+
     def _sis_hash(self) -> bytes:
         """what Sisyphus asks for"""
         from .hashing import stable_hash

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -181,3 +182,14 @@ def test_errors():
         DimsCode().ref(nn.any_feature_dim)
     with pytest.raises(ValueError, match="Dim.*labels.* has a vocabulary"):
         DimsCode().ref(Dim(None, name="labels", vocab={"class": "Utf8ByteTargets"}))
+
+
+def test_pickled_code_goes_on():
+    """with dims that are pickled along: what is derived from them is known as before"""
+    time_dim, out_dim = nn.SpatialDim("time"), nn.FeatureDim("out", 4)
+    dims = DimsCode()
+    names = [dims.ref(dim) for dim in (time_dim, 2 * out_dim, time_dim.ceildiv_right(3))]
+    again, time_dim, out_dim = pickle.loads(pickle.dumps((dims, time_dim, out_dim)))
+    assert again.lines == dims.lines and again.imports == dims.imports
+    assert [again.ref(dim) for dim in (time_dim, 2 * out_dim, time_dim.ceildiv_right(3))] == names
+    assert again.ref(out_dim + 1) == "out_plus_1_dim"

@@ -15,11 +15,31 @@ __all__ = ["ReturnnConfig"]
 
 class ReturnnConfig:
     """
-    Writes the prolog, then each option by its ``repr``, laid out by pprint, in the order of their names.
+    Writes the prolog, then each option by its ``repr``, laid out by pprint, in the order of their names, then the
+    epilog.
     """
 
-    def __init__(self, config: dict[str, Any], post_config: dict[str, Any] | None = None, *, python_prolog: Any = None):
+    def __init__(
+        self,
+        config: dict[str, Any],
+        post_config: dict[str, Any] | None = None,
+        *,
+        python_prolog: Any = None,
+        python_prolog_hash: Any = None,
+        python_epilog: Any = "",
+    ):
         self.config, self.post_config, self.python_prolog = config, post_config or {}, python_prolog
+        self.python_prolog_hash = python_prolog if python_prolog_hash is None else python_prolog_hash
+        self.python_epilog = python_epilog
+
+    def update(self, other: ReturnnConfig):
+        """Takes the other one's options, and its code behind its own."""
+        self.config.update(other.config)
+        self.post_config.update(other.post_config)
+        for name in ("python_prolog", "python_prolog_hash", "python_epilog"):
+            codes = [code for code in (getattr(self, name), getattr(other, name)) if code]
+            is_text = len(codes) == 2 and all(isinstance(code, str) for code in codes)
+            setattr(self, name, codes[0] + "\n" + codes[1] if is_text else codes[0] if len(codes) == 1 else codes)
 
     def serialize(self) -> str:
         """:return: text of the config file"""
@@ -29,7 +49,8 @@ class ReturnnConfig:
         for name, value in sorted(options.items()):
             assert pprint.isreadable(value), f"{name} = {value!r}"
             lines.append(f"{name} = {printer.pformat(value)}")
-        return "\n\n".join(["#!rnn.py", self._prolog(self.python_prolog), "\n".join(lines), "config = {}\n"])
+        prolog, epilog = self._prolog(self.python_prolog), self._prolog(self.python_epilog)
+        return "\n\n".join(["#!rnn.py", prolog, "\n".join(lines), "config = {}\n", epilog])
 
     def _prolog(self, code: Any) -> str:
         if code is None:
@@ -44,7 +65,8 @@ class ReturnnConfig:
         return inspect.getsource(code)
 
     def _sis_hash(self) -> bytes:
-        return sis_hash_helper({"returnn_config": self.config, "python_prolog_hash": self.python_prolog})
+        hashed = {"returnn_config": self.config, "python_prolog_hash": self.python_prolog_hash}
+        return sis_hash_helper({**hashed, "python_epilog_hash": self.python_epilog})
 
 
 def _undelayed(value: Any) -> Any:

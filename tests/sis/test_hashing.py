@@ -17,7 +17,7 @@ from returnn.frontend import run_ctx
 
 import returnn_common
 from returnn_common import nn
-from returnn_common.config import NetDict, to_python
+from returnn_common.config import NetDict, read, to_python
 from returnn_common.config._address import address
 from returnn_common.datasets import CharacterVocab, Librispeech, WordVocab
 from returnn_common.models.ctc import make_ctc_model
@@ -308,6 +308,21 @@ def test_plain_data():
     _differ(kinds.Settings(1), kinds.Settings(2), kinds.Point(1, 2), kinds.Point(1, 3), range(2), range(3))
 
 
+def test_functions_of_a_config_file_by_their_source(tmp_path):
+    """since all configs have some of the same names"""
+
+    def config(factor, *, size=2, comment=""):
+        path = tmp_path / "some.config"
+        path.write_text(
+            f"#!rnn.py\n{comment}\nfactor = {factor}\ndef f(): return g() * factor\ndef g(): return f\n"
+            f"class C:\n    size = {size}\nmade = C()\n__all__ = ['f', 'made']\n"
+        )
+        return read(path)
+
+    _differ(config(1), config(2), config(1, size=3))
+    _same(config(1), config(1, comment="# more"))
+
+
 def test_refusals():
     with pytest.raises(ValueError, match=r"train\.f: a lambda has no name .*: define a function"):
         stable_hash({"train": {"f": lambda x: x}})
@@ -317,6 +332,10 @@ def test_refusals():
         stable_hash({"f": function})
     loop: list = []
     loop.append(loop)
+    with pytest.raises(ValueError, match="f: __returnn_config__.f: its source, .*no_such_file, can't be read"):
+        function = types.FunctionType(compile("def f(): pass", "no_such_file", "exec").co_consts[0], {}, "f")
+        function.__module__ = "__returnn_config__"
+        stable_hash({"f": function})
     with pytest.raises(ValueError, match=r"list\[0\]: list contains itself, so that it has no hash"):
         stable_hash(loop)
     with pytest.raises(ValueError, match="x: <generator .* has nothing that could be hashed"):

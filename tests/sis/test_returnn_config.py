@@ -180,6 +180,21 @@ def test_a_network_by_hand(tmp_path):
     assert '"/vocab"' in net_dict.extern_data_code
 
 
+def test_prologs_that_are_joined():
+    """as ReturnnConfig.update does: names of dims still don't count"""
+
+    def config(name):
+        mine = ReturnnConfig(**returnn_config({"x": nn.Dim(3, name=name)}))
+        mine.update(ReturnnConfig({}, python_prolog="import sys"))
+        mine.update(ReturnnConfig({}, python_prolog="import os" if name else "import re"))
+        return mine
+
+    code = config("a").serialize()
+    assert code.index("a_dim = Dim(3") < code.index("import sys") < code.index("import os")
+    assert sis_hash_helper(config("a")) == sis_hash_helper(config("b")) != sis_hash_helper(config(""))
+    assert repr("a" + CodeWrapper("b") + "c") == "abc"
+
+
 def test_errors():
     with pytest.raises(ValueError, match="returnn_config: expected each option once, got a in config and post_config"):
         returnn_config({"a": 1, "b": 2}, post_config={"a": 1})
