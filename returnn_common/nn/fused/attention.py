@@ -4,6 +4,7 @@ Self-attention with relative positions.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from .positions import relative_positions
-from .raw import is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
+from .raw import has_autocast, is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -77,8 +78,9 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
         linear = self.linear_pos
         assert linear is not None  # as _can_fuse makes sure
         weight = linear.weight.raw_tensor
-        key = num_frames, *options.values(), weight.data_ptr(), weight._version
-        if not torch.is_grad_enabled() and not torch.is_autocast_enabled(weight.device.type):
+        key = None
+        if not torch.is_grad_enabled() and weight.device.type == "cpu" and not has_autocast(weight.device):
+            key = num_frames, *options.values(), _fingerprint(weight)
             known = _projected.get(self)
             if known is not None and known[0] == key:
                 return known[1]
@@ -86,23 +88,41 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
         distances = relative_positions(num_frames, size, **options)
         distances = tensor_of(distances, Dim(len(distances), name="distance"), self.pos_emb_feat_dim)
         positions = linear(distances).raw_tensor
-        if not positions.requires_grad and not positions.is_inference():
+        if key is not None and not positions.is_inference():
             _projected[self] = key, positions
         return positions
 
     def _can_fuse(self, source: Tensor, axis: Dim) -> bool:
         return (
             is_on_torch(source, self.qkv.weight)
+            and not isinstance(self.att_dropout, Tensor)
             and axis in source.dims
             and self.in_dim in source.dims
             and self.learned_pos_emb is None
             and self.linear_pos is not None
             and self.separate_pos_emb_per_head
             and self.pos_bias_u is not None
+            and not isinstance(self.pos_emb_dropout, Tensor)
             and not self.pos_emb_dropout
             and axis.get_dim_value() > 0
             and not (self.att_dropout and self.att_dropout_broadcast)
         )
+
+
+def _fingerprint(weight: torch.Tensor) -> float:
+    """:return: another number for other values. (PyTorch's own counter of changes misses those through ``data``.)"""
+    import torch
+
+    numbers = weight.detach().reshape(-1).to(torch.promote_types(weight.dtype, torch.float32))
+    return float(numbers.dot(_random_numbers(len(numbers), numbers.dtype)))
+
+
+@lru_cache(maxsize=16)
+def _random_numbers(num: int, dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode(False):
+        return torch.rand(num, dtype=dtype, generator=torch.Generator().manual_seed(1)) + 0.5
 
 
 def _shift(x):

@@ -28,7 +28,7 @@ class FusedConformerLayer(ConformerEncoderLayer):
 
     def _add(self, x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
         """:return: ``x + scale * dropout(y)``"""
-        if set(x.dims) != set(y.dims):
+        if isinstance(self.dropout, Tensor) or set(x.dims) != set(y.dims):
             return x + scale * rf.dropout(y, self.dropout, axis=self.dropout_broadcast and self.out_dim)
         import torch
 

@@ -13,7 +13,7 @@ from returnn.frontend.encoder.conformer import ConformerPositionwiseFeedForward
 from returnn.tensor import Dim, Tensor
 
 from ..batch_norm import BatchNorm
-from .raw import is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
+from .raw import is_exactly, is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,12 @@ class FusedLinear(rf.Linear):
 
     def can_fuse(self, source: Tensor) -> bool:
         """:return: whether it is one matrix product"""
+        if type(self) is not FusedLinear:  # parametrised: whoever asks for the weight twice gets two
+            return False
         is_matrix = len(self.weight.dims) == 2 and self.weight.dims[1] == self.out_dim
-        return is_on_torch(source, self.weight) and is_matrix and self.in_dim in source.dims
+        if not is_matrix or not is_on_torch(source, self.weight) or self.in_dim not in source.dims:
+            return False
+        return self.out_dim not in source.dims or self.out_dim == self.in_dim
 
     def on_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """
@@ -58,18 +62,24 @@ class FusedFeedForward(FeedForward):
     def __call__(self, inp: Tensor) -> Tensor:
         """see RETURNN's ``FeedForward``"""
         first, second = self.linear_ff, self.linear_out
-        if type(first) is not FusedLinear or type(second) is not FusedLinear or self.activation not in _ACTIVATIONS:
-            return super().__call__(inp)
-        if not first.can_fuse(inp):
+        if (
+            not is_exactly(first, FusedLinear)
+            or not is_exactly(second, FusedLinear)
+            or isinstance(self.dropout, Tensor)
+            or self.activation not in _ACTIVATIONS
+            or first.out_dim != second.in_dim
+            or not first.can_fuse(inp)
+        ):
             return super().__call__(inp)
         import torch
 
-        raw, dims = raw_of(inp, self.out_dim)
+        raw, dims = raw_of(inp, first.in_dim)
         rows = first.on_rows(raw.reshape(-1, raw.shape[-1]))
         rows = getattr(torch.nn.functional, _ACTIVATIONS[self.activation])(rows)
         if self.dropout and rf.get_run_ctx().is_train_flag_enabled(func=rf.dropout):
             rows = rows * kept(rows, self.dropout, broadcast=self.dropout_broadcast)
-        return tensor_of(second.on_rows(rows).view(raw.shape), *dims, self.out_dim)
+        rows = second.on_rows(rows)
+        return tensor_of(rows.view(*raw.shape[:-1], rows.shape[-1]), *dims, second.out_dim)
 
 
 class FusedConformerFeedForward(FusedFeedForward, ConformerPositionwiseFeedForward):

@@ -109,7 +109,6 @@ class _Plan:
 def _function() -> Any:
     """:return: the function below, made when PyTorch is there"""
     import torch
-    from torch.autograd.function import once_differentiable
 
     class ConvolveTwice(torch.autograd.Function):
         """on rows"""
@@ -137,11 +136,12 @@ def _function() -> Any:
             return out
 
         @staticmethod
-        @once_differentiable
         def backward(ctx, grad):
             """gradients of the first four"""
             phases, first, taps, hidden = ctx.saved_tensors
             begin, end = ctx.range
+            if torch.is_grad_enabled():  # whose gradients are wanted as well
+                return *_gradients(phases, first, taps, grad[begin:end], ctx.places, begin, end), None
             grad = grad[begin:end].contiguous()
             grad_taps = torch.empty_like(taps)
             grad_hidden = torch.zeros_like(hidden)
@@ -156,3 +156,16 @@ def _function() -> Any:
             return grad_phases, grad_first, grad_taps, grad.sum(0), None
 
     return ConvolveTwice
+
+
+def _gradients(phases, first, taps, grad, places, begin: int, end: int):
+    """:return: gradients as of the function above, of its first four arguments, by operations that have gradients"""
+    import torch
+
+    hidden = torch.matmul(phases, first).relu()
+    out = torch.zeros_like(grad)
+    for tap, (phase, distance) in zip(taps, places, strict=True):
+        out = torch.addmm(out, hidden[phase, begin + distance : end + distance], tap)
+    inputs = [x for x in (phases, first, taps) if x.requires_grad]
+    found = iter(torch.autograd.grad(out, inputs, grad, create_graph=True))
+    return *(next(found) if x.requires_grad else None for x in (phases, first, taps)), grad.sum(0)

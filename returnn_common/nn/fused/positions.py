@@ -32,9 +32,10 @@ def relative_positions(num_frames: int, size: int, *, dtype: torch.dtype, device
 def _table(capacity: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     import torch
 
+    precision = torch.promote_types(dtype, torch.float32)
     with torch.inference_mode(False), torch.no_grad():  # so that it can be used in training as well
-        distance = torch.arange(-(capacity - 1), capacity, dtype=torch.float32, device=device)
+        distance = torch.arange(-(capacity - 1), capacity, dtype=precision, device=device)
         scale = -2.0 * math.log(1e4) / size
-        frequency = torch.exp(torch.arange(size // 2, dtype=torch.float32, device=device) * scale)
+        frequency = torch.exp(torch.arange(size // 2, dtype=precision, device=device) * scale)
         angle = distance[:, None] * frequency
         return torch.sin(torch.cat([angle, angle + math.pi / 2.0], dim=1)).to(dtype)

@@ -5,7 +5,7 @@ Between the frontend's tensors and PyTorch's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
@@ -13,22 +13,56 @@ from returnn.tensor import Dim, Tensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["is_on_torch", "kept", "raw_of", "tensor_of", "padding_of", "parameter_of", "use_mask"]
+__all__ = [
+    "has_autocast",
+    "is_exactly",
+    "is_on_torch",
+    "is_traced",
+    "kept",
+    "raw_of",
+    "tensor_of",
+    "padding_of",
+    "parameter_of",
+    "use_mask",
+]
+
+ModuleT = TypeVar("ModuleT", bound=rf.Module)
 
 
 def is_on_torch(source: Tensor, parameter: Tensor | None = None) -> bool:
     """
     :param source: of a module
     :param parameter: of it
-    :return: whether it is one of PyTorch's tensors (and not a packed one), of the parameter's type or to be cast to it
+    :return: whether it is one of PyTorch's tensors (and not a packed one), of the parameter's type or to be cast to it,
+        and computed rather than traced (for ONNX, say): a graph holds for other lengths only with RETURNN's operations
     """
-    if source._raw_backend is None or source._raw_backend.name != "torch":
+    if source._raw_backend is None or source._raw_backend.name != "torch" or is_traced():
         return False
     if parameter is None or source.dtype == parameter.dtype:
         return True
+    return source.dtype != "float64" and has_autocast(source.raw_tensor.device)
+
+
+def is_traced() -> bool:
+    """:return: whether PyTorch records operations as a graph, where sizes are no numbers"""
     import torch
 
-    return torch.is_autocast_enabled(source.raw_tensor.device.type)
+    return torch.jit.is_tracing()  # type: ignore[attr-defined]
+
+
+def has_autocast(device: torch.device) -> bool:
+    """:return: whether PyTorch casts what is computed there to half precision"""
+    import torch
+
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def is_exactly(module: Any, cls: type[ModuleT]) -> TypeGuard[ModuleT]:
+    """
+    :return: whether a call of this module does what the class says, so that its part can be done without it: it is of
+        no subclass (a parametrised module is), and has no hooks
+    """
+    return type(module) is cls and "__call__" not in vars(module)
 
 
 def raw_of(source: Tensor, *last: Dim) -> tuple[torch.Tensor, tuple[Dim, ...]]:
@@ -84,8 +118,12 @@ def kept(raw: torch.Tensor, rate: float, *, broadcast: bool) -> torch.Tensor:
     :param rate: probability of 0
     :param broadcast: over all but the last dim
     :return: factors: 0, or ``1 / (1 - rate)``
+    :raises ValueError: for a rate below 0 or from 1 on
     """
     import torch
+
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"dropout: expected a rate >= 0 and < 1, got {rate}")
 
     shape = raw.shape[-1:] if broadcast else raw.shape
     return (torch.rand(shape, device=raw.device) >= rate).to(raw.dtype).mul_(1.0 / (1.0 - rate))

@@ -14,7 +14,7 @@ from returnn.frontend.encoder.conformer import ConformerConvSubsample
 from returnn.tensor import Dim, Tensor
 
 from .polyphase import convolve_twice
-from .raw import is_on_torch, padding_of, parameter_of, raw_of, tensor_of, use_mask
+from .raw import is_exactly, is_on_torch, padding_of, parameter_of, raw_of, tensor_of, use_mask
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +70,7 @@ class FusedConvSubsample(ConformerConvSubsample):
             is_on_torch(source, next(iter(self.conv_layers)).filter)
             and self.in_dim in source.dims
             and in_spatial_dim in source.dims
+            and all(is_exactly(conv, rf.Conv2d) and conv.dilation_rate in (None, 1) for conv in self.conv_layers)
             and self.activation is rf.relu
             and not self.pool_sizes
             and all(conv.padding == "same" and conv.bias is not None for conv in self.conv_layers)
