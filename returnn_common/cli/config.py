@@ -5,11 +5,10 @@ The command ``returnn-common config``.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from .errors import CommandError
-from .recipes import find_recipe
+from .net_dict import find_config
 
 __all__ = ["add_parser", "main"]
 
@@ -44,13 +43,9 @@ def main(args: argparse.Namespace) -> int:
 
     try:
         with stderr_to():
-            changes = diff(_find(args.a), _find(args.b))
+            changes = diff(find_config(args.a), find_config(args.b))
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from error
     if changes:
         print(changes)
     return int(bool(changes))
-
-
-def _find(name: str) -> Path:
-    return Path(name) if Path(name).is_file() else find_recipe(name)

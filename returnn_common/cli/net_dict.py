@@ -13,7 +13,7 @@ from typing import Any
 from .errors import CommandError
 from .recipes import find_recipe
 
-__all__ = ["add_config_arguments", "add_parser", "main", "read"]
+__all__ = ["add_config_arguments", "add_parser", "find_config", "main", "read"]
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -62,12 +62,25 @@ def read(args: argparse.Namespace, *, backend: str) -> dict[str, Any]:
         if not name or not equals:
             raise CommandError(f"--set {setting}: expected OPTION=VALUE")
         options[name] = value
-    path = Path(args.config) if Path(args.config).is_file() else find_recipe(args.config)
+    path = find_config(args.config)
     try:
         with stderr_to():
             return read_config(path, options=options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CommandError(f"config {path}: {type(error).__name__}: {error}") from error
+
+
+def find_config(name: str) -> Path:
+    """
+    :param name: path of a config, or name of a recipe
+    :raises CommandError: if there is none
+    """
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        return path
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        raise CommandError(f"config {name}: no such file")
+    return find_recipe(name)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -85,6 +98,8 @@ def main(args: argparse.Namespace) -> int:
     config = read(args, backend="tensorflow-net-dict")
     from ..config import make_net_dict
 
+    if "get_model" not in config and (found := {"network", "get_network"} & config.keys()):
+        raise CommandError(f"config {args.config}: expected get_model, but it has layers already ({min(found)})")
     try:
         with stderr_to():
             code = make_net_dict(config, epoch=args.epoch).code

@@ -69,18 +69,46 @@ def _make_parameters(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
             model = config["get_model"](epoch=1, step=0)
     except Exception as error:
         raise CommandError(f"config {args.config}: {type(error).__name__}: {error}") from error
-    return {
-        name: {
-            "shape": [dim.dimension for dim in parameter.dims],
-            "dtype": parameter.dtype,
-            "trainable": parameter.trainable is not False and not parameter.auxiliary,
+    found = _describe_parameters(model)
+    if found is None:
+        raise CommandError(f"config {args.config}: expected get_model to return a module, got {model!r}")
+    return found
+
+
+def _describe_parameters(model: Any) -> dict[str, dict[str, Any]] | None:
+    """:return: of RETURNN's modules, or of PyTorch's; None: it's neither"""
+    import torch
+
+    from .. import nn
+
+    if isinstance(model, torch.nn.Module):
+        return {
+            name: {
+                "shape": list(parameter.shape),
+                "dtype": str(parameter.dtype).removeprefix("torch."),
+                "trainable": parameter.requires_grad,
+            }
+            for name, parameter in model.named_parameters()
         }
-        for name, parameter in model.named_parameters()
-    }
+    if not isinstance(model, nn.Module):
+        return None
+    found: dict[str, dict[str, Any]] = {}
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            name = f"{path}.{own}" if path else own
+            found[name] = {
+                "shape": [dim.dimension for dim in parameter.dims],
+                "dtype": parameter.dtype,
+                "trainable": parameter.trainable is not False and not parameter.auxiliary,
+            }
+            if names.setdefault(id(parameter), name) != name:
+                found[name]["same_as"] = names[id(parameter)]
+    return found
 
 
 def _tree_lines(parameters: dict[str, dict[str, Any]], *, depth: int | None) -> Iterator[str]:
-    sizes = {name: _size(parameter) for name, parameter in parameters.items()}
+    sizes = {name: 0 if "same_as" in parameter else _size(parameter) for name, parameter in parameters.items()}
     rows: list[tuple[str, str, int]] = [("model", "", sum(sizes.values()))]
     seen: set[str] = set()
     for name, parameter in parameters.items():
@@ -95,6 +123,7 @@ def _tree_lines(parameters: dict[str, dict[str, Any]], *, depth: int | None) -> 
             shape = " x ".join(map(str, parameter["shape"])) or "scalar"
             kind = [] if parameter["dtype"] == "float32" else [parameter["dtype"]]
             kind += [] if parameter["trainable"] else ["not trained"]
+            kind += [f"is {parameter['same_as']}"] if "same_as" in parameter else []
             rows.append((f"{'  ' * (len(modules) + 1)}{own}", ", ".join([shape, *kind]), sizes[name]))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, shape, size in rows:

@@ -5,6 +5,7 @@ Configs from files.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import types
@@ -35,11 +36,14 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     :raises ValueError: if it can't be executed
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():  # it may be a pipe
         raise FileNotFoundError(f"config {path}: no such file")
-    text = path.read_text("utf8")
+    try:
+        text = path.read_text("utf8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"config {path}: {error}") from error
     if not text.lstrip().startswith("#!") and path.suffix != ".py":
-        return _read_other(path)
+        return _read_other(path, text)
     module = types.ModuleType(_MODULE)
     namespace = vars(module)
     config = Config()
@@ -48,7 +52,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     with _registered(module), global_config_ctx(config):
         try:
             exec(compile(text, namespace["__file__"], "exec", dont_inherit=True), namespace)  # noqa: S102 as RETURNN does
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"config {path}: {type(error).__name__}: {error}") from error
     remember_classes(namespace, module=_MODULE)
     names = namespace.get("__all__")
@@ -77,10 +81,10 @@ def _registered(module: types.ModuleType) -> Iterator[None]:
             sys.modules[module.__name__] = before
 
 
-def _read_other(path: Path) -> dict[str, Any]:
+def _read_other(path: Path, text: str) -> dict[str, Any]:
     config = Config()
     try:
-        config.load_file(str(path))
+        config.load_file(io.StringIO(text))
     except Exception as error:
         raise ValueError(f"config {path}: {type(error).__name__}: {error}") from error
     values: dict[str, Any] = {name: value[0] if len(value) == 1 else value for name, value in config.dict.items()}

@@ -27,5 +27,14 @@ def test_errors(tmp_path, capfd):
     assert "returnn-common config: config " in (err := capfd.readouterr().err) and "ZeroDivisionError" in err
     assert main(["config", "diff", "nothing", str(bad)]) == 2
     assert "unknown recipe 'nothing'" in capfd.readouterr().err
+    for missing in (str(tmp_path), str(tmp_path / "missing"), "missing.config"):
+        assert main(["config", "diff", str(bad), missing]) == 2
+        assert f"config {missing}: no such file" in capfd.readouterr().err
+    bad.write_text("import sys\nsys.exit(0)\n")
+    assert main(["config", "diff", str(bad), str(bad)]) == 2
+    assert "bad.py: SystemExit: 0" in capfd.readouterr().err
+    bad.write_bytes(b"#!rnn.py\nx = '\xff'\n")
+    assert main(["config", "diff", str(bad), str(bad)]) == 2
+    assert "bad.py: 'utf-8' codec can't decode" in capfd.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["config"])

@@ -69,6 +69,11 @@ def test_net_dict_errors(config: str, tmp_path: Path, capfd):
     assert "broken.py: ZeroDivisionError: division by zero" in message(str(broken))
     broken.write_text("task = 'train'\n")
     assert "ValueError: config: expected get_model, got only backend, task" in message(str(broken))
+    broken.write_text("def get_network(epoch): return {}\n")
+    assert "expected get_model, but it has layers already (get_network)" in message(str(broken))
+    broken.write_text("raise SystemExit('no')\n")
+    assert "broken.py: SystemExit: no" in message(str(broken))
+    assert "missing.config: no such file" in message(str(tmp_path / "missing.config"))
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):
         assert "needs tensorflow, not installed" in message(config)
 
@@ -108,6 +113,26 @@ def test_params_which_are_not_trained(tmp_path: Path, capfd):
     assert "running_mean" in out and "not trained" in out and "not trained: 6" in out
 
 
+def test_params_of_other_models(tmp_path: Path, capfd):
+    """one parameter in two places, and a model of PyTorch's"""
+    path = tmp_path / "tied.config"
+    path.write_text(
+        "import torch\nfrom returnn_common import nn\n\n\ndef get_model(**_):\n    if tied is None:\n"
+        "        return torch.nn.Linear(3, 2)\n    model = nn.Module()\n    dim = nn.FeatureDim('f', 3)\n"
+        "    model.a, model.b = nn.Linear(dim, dim), nn.Linear(dim, dim)\n    model.b.weight = model.a.weight\n"
+        "    return model\n\ntied = True\n"
+    )
+    assert main(["params", str(path)]) == 0
+    lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    assert lines == ["model 15", "a 12", "weight 3 x 3 9", "bias 3 3", "b 3", "weight 3 x 3, is a.weight 0", "bias 3 3"]
+    assert main(["params", str(path), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["b.weight"]["same_as"] == "a.weight"
+    path.write_text(path.read_text().replace("tied = True", "tied = None"))
+    assert main(["params", str(path)]) == 0
+    lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    assert lines == ["model 8", "weight 2 x 3 6", "bias 2 2"]
+
+
 def test_params_errors(config: str, tmp_path: Path, capfd):
     assert main(["params", config, "--depth", "-1"]) == 2
     assert "--depth: expected at least 0, got -1" in capfd.readouterr().err
@@ -118,3 +143,6 @@ def test_params_errors(config: str, tmp_path: Path, capfd):
     empty.write_text("def get_model(**_):\n    raise RuntimeError('no model')\n")
     assert main(["params", str(empty)]) == 2
     assert "RuntimeError: no model" in capfd.readouterr().err
+    empty.write_text("def get_model(**_):\n    return None\n")
+    assert main(["params", str(empty)]) == 2
+    assert "expected get_model to return a module, got None" in capfd.readouterr().err
