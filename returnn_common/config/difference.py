@@ -16,7 +16,7 @@ from returnn.config import Config, global_config_ctx
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
-from ._changes import Change, ConfigDiff, text_of
+from ._changes import Change, ConfigDiff, element_texts, is_telling, same_code, text_of, texts_around_change
 from ._functions import Definitions
 from ._namespaces import find_import
 from ._objects import constructor_call, is_path, path_text, same_content
@@ -41,7 +41,8 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
     Values count, not how they were written: the order of options doesn't matter, and NumPy's scalars are numbers, paths
     texts. Dims are told apart by where they are: the first of ``a`` goes with the first of ``b`` there, and then
     everywhere; a change of its name or size is told once. Functions that are imported from the same place are the
-    same; of others, the source is compared, and what it uses.
+    same; of others, the source is compared without its comments, and what it uses. What only got another name (and is
+    no number, which others may be as well) is told as that.
 
     :param a: options by name, a module, or the path of a file, see :func:`.read`
     :param b: like ``a``
@@ -129,14 +130,38 @@ class _Comparison:
         return names[0] == names[1] and find_import(a) is None and find_import(b) is None
 
     def _mapping(self, path: str, a: Mapping[Any, Any], b: Mapping[Any, Any], *, names: list[Any]):
+        renamed = self._renamed(a, b)
         for name in names:
             inner = _inner(path, name)
-            if name not in b:
+            if name in renamed:
+                self.values(inner, a[name], b[renamed[name]])  # whose dims go together
+                self.changes.append(Change(inner, text_of(a[name]), text_of(b[renamed[name]]), name=str(renamed[name])))
+            elif name not in b:
                 self.changes.append(Change(inner, text_of(a[name]), None))
+            elif name in renamed.values():
+                continue
             elif name not in a:
                 self.changes.append(Change(inner, None, text_of(b[name])))
             else:
                 self.values(inner, a[name], b[name])
+
+    def _renamed(self, a: Mapping[Any, Any], b: Mapping[Any, Any]) -> dict[Any, Any]:
+        """:return: name in ``a`` -> name in ``b``, of those that have gone and came with the same value, if it is one
+        that tells them apart"""
+        gone = [name for name in a if name not in b and is_telling(a[name])]
+        new = [name for name in b if name not in a and is_telling(b[name])]
+        found = {}
+        for name in gone:
+            same = [other for other in new if self._are_same(a[name], b[other])]
+            if len(same) == 1 and same[0] not in found.values():
+                found[name] = same[0]
+        return found
+
+    def _are_same(self, a: Any, b: Any) -> bool:
+        trial = _Comparison()
+        trial._dims, trial._back, trial._options = dict(self._dims), dict(self._back), self._options
+        trial.values("", a, b)
+        return not trial.changes
 
     def _dict(self, path: str, a: dict[Any, Any], b: dict[Any, Any]):
         # Keys that are equal only if they are the same, such as dims, go together by their order.
@@ -167,8 +192,8 @@ class _Comparison:
                 for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
                     self.values(f"{path}[{i}]", a[i], b[j])
             else:
-                self.changes += [Change(f"{path}[{i}]", text_of(a[i]), None) for i in range(i1, i2)]
-                self.changes += [Change(f"{path}[{j}]", None, text_of(b[j])) for j in range(j1, j2)]
+                self.changes += [Change(f"{path}{part}", text, None) for part, text in element_texts(a, i1, i2)]
+                self.changes += [Change(f"{path}{part}", None, text) for part, text in element_texts(b, j1, j2)]
 
     def _set(self, path: str, a: Any, b: Any):
         old, new = {text_of(_simple(x), shorten=False) for x in a}, {text_of(_simple(x), shorten=False) for x in b}
@@ -244,7 +269,7 @@ class _Comparison:
         except ValueError:
             self._changed(path, a, b)
             return
-        if sources[0].text != sources[1].text:
+        if not same_code(*(source.text for source in sources)):
             lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
             self.changes.append(Change(path, text_of(a), text_of(b), tuple(lines)[2:]))
         used = [{**source.namespace, **source.closure} for source in sources]
@@ -255,8 +280,12 @@ class _Comparison:
 
     def _changed(self, path: str, a: Any, b: Any):
         old, new = text_of(a), text_of(b)
+        if isinstance(a, str) and isinstance(b, str) and "\n" in a and "\n" in b:
+            lines = difflib.unified_diff(a.splitlines(), b.splitlines(), lineterm="", n=2)
+            self.changes.append(Change(path, old, new, tuple(lines)[2:]))
+            return
         if old == new:
-            old, new = text_of(a, shorten=False), text_of(b, shorten=False)
+            old, new = texts_around_change(text_of(a, shorten=False), text_of(b, shorten=False))
         if old == new and type(a) is not type(b):
             old, new = f"{old} ({type(a).__name__})", f"{new} ({type(b).__name__})"
         self.changes.append(Change(path, old, new))

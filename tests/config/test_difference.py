@@ -51,7 +51,15 @@ def _lines(a, b):
         (functools.partial(int), functools.partial(float), ["x[0]: int -> float"]),
         (Chain(Gain(0, 1), Noise(1, 2)), Chain(Gain(0, 1), Noise(1, 3)), ["x[1].high_db: 2 -> 3"]),
         (kinds.Plain(1).warm_up, kinds.Plain(2).warm_up, ["x.warm_up.low: 1 -> 2"]),
-        ("a" * 200 + "b", "a" * 200 + "c", [f'x: "{"a" * 200}b" -> "{"a" * 200}c"']),
+        ("a" * 200 + "b", "a" * 200 + "c", [f'x: ...{"a" * 50}b" -> ...{"a" * 50}c"']),
+        ("a" * 99 + "b" * 99, "a" * 99 + "c" * 99, [f'x: ...{"a" * 50}{"b" * 50}... -> ...{"a" * 50}{"c" * 50}...']),
+        ("a\nb\nc", "a\nB\nc", ["x: changed", "@@ -1,3 +1,3 @@", "a", "-b", "+B", "c"]),
+        ([1], [1, *range(5)], ["+ x[1:6]: [0, 1, 2, 3, 4]"]),
+        (list(range(6)), [0, 1], ["- x[2:6]: [2, 3, 4, 5]"]),
+        ({"a": 1, "path": "/data/x"}, {"file": "/data/x", "a": 1}, ["x.path: is called file now"]),
+        ({"a": [1, 2], "b": [1, 2]}, {"c": [1, 2]}, ["x.a: is called c now", "- x.b: [1, 2]"]),
+        ({"a": [1, 2]}, {"c": [1, 2], "d": [1, 2]}, ["- x.a: [1, 2]", "+ x.c: [1, 2]", "+ x.d: [1, 2]"]),
+        ({"a": 1}, {"b": 1}, ["- x.a: 1", "+ x.b: 1"]),
     ],
     ids=kinds.without_addresses,
 )  # fmt: skip
@@ -178,3 +186,22 @@ def test_objects_of_classes_that_are_written_out(tmp_path):
     assert _lines(old, config(text, "x = A(2)\ny = E.Q\n")) == ["x.n: 1 -> 2", "y: E.P -> E.Q"]
     lines = _lines(old, config(text.replace("n): self.n = n", "n): self.n = +n"), "x = A(1)\ny = E.P\n"))
     assert lines[0] == "x: changed"
+
+
+def test_comments_and_layout_of_functions_do_not_count(tmp_path):
+    def config(text):
+        (tmp_path / "some.config").write_text(f"#!rnn.py\n{text}")
+        return read(tmp_path / "some.config")
+
+    before = config("def f(x): return x+1\n")
+    assert not diff(before, config("def f(\n    x,\n):\n    # more\n    return x + 1\n"))
+    assert diff(before, config("def f(x): return x+2\n"))
+
+
+def test_dims_of_an_option_that_is_called_otherwise():
+    def config(name, size=3):
+        dim = nn.Dim(size, name="d")
+        return {name: dim, "other": [dim]}
+
+    assert _lines(config("a_dim"), config("b_dim")) == ["a_dim: is called b_dim now"]
+    assert len(_lines(config("a_dim"), config("b_dim", 4))) == 3
