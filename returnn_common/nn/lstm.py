@@ -17,7 +17,7 @@ from returnn.frontend import LstmState
 from returnn.tensor import Dim, Tensor, single_step_dim
 
 from .fused.lstm import lstm_by_lengths
-from .fused.raw import is_on_torch, tensor_of
+from .fused.raw import is_on_torch, is_traced, tensor_of
 from .scan import scan_over
 
 __all__ = ["LSTM", "LstmState"]
@@ -80,6 +80,8 @@ class LSTM(rf.Module):
         source = rf.cast(source, self.ff_weight.dtype)  # what was computed before, in half precision by autocast
         if is_on_torch(source) and spatial_dim != single_step_dim:
             return self._on_torch(source, state, spatial_dim, with_states=with_states)
+        if source._raw_backend is not None and source._raw_backend.name == "torch" and is_traced():
+            return rf.LSTM.__call__(self, source, state=state, spatial_dim=spatial_dim)  # type: ignore[arg-type]
         x = rf.dot(source, self.ff_weight, reduce=self.in_dim)
         if self.bias is not None:
             x = x + self.bias
@@ -112,10 +114,11 @@ class LSTM(rf.Module):
         x = x.flatten(1, -2) if shape else x[:, None]
         out, h, c = lstm_by_lengths(x, sizes.tolist(), h, c, params, with_states=with_states)
         new_state = LstmState(
-            h=tensor_of(h.view(*shape, -1), *batch_dims, self.out_dim),
-            c=tensor_of(c.view(*shape, -1), *batch_dims, self.out_dim),
+            h=tensor_of(h.view(*shape, h.shape[-1]), *batch_dims, self.out_dim),
+            c=tensor_of(c.view(*shape, c.shape[-1]), *batch_dims, self.out_dim),
         )
-        return tensor_of(out.view(len(x), *shape, -1), spatial_dim, *batch_dims, self.out_dim), new_state
+        out = out.view(len(x), *shape, out.shape[-1])
+        return tensor_of(out, spatial_dim, *batch_dims, self.out_dim), new_state
 
 
 def _step(x: Tensor, state: LstmState, *, rec_weight: Tensor) -> tuple[Tensor, LstmState]:

@@ -232,3 +232,49 @@ def test_outputs_alone():
         assert found.shape == expected.shape
         for i, n in enumerate(lengths):
             torch.testing.assert_close(found[:n, i], expected[:n, i])
+
+
+def test_nothing_on_padding_reaches_gradients():
+    """though it is computed as well, where that is faster"""
+    rnn = torch.nn.LSTM(3, 4)
+    params = [p for _, p in rnn.named_parameters()]
+    lengths, grads = [9, 10, 8], []
+    for fill in (0.0, float("nan")):
+        source = torch.randn(10, 3, 3, generator=torch.Generator().manual_seed(1))
+        for i, n in enumerate(lengths):
+            source[n:, i] = fill
+        source.requires_grad_()
+        out = lstm_by_lengths(source, lengths, torch.zeros(3, 4), torch.zeros(3, 4), params, with_states=False)[0]
+        valid = torch.arange(10)[:, None] < torch.tensor(lengths)
+        grads.append(torch.autograd.grad(out[valid].square().sum(), [source, *params]))
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)], ids=["no utterance", "no frame"])
+def test_empty_batches(shape):
+    nn.select_backend_torch()
+    in_dim, out_dim, batch_dim, time_dim = (nn.Dim(n, name=s) for n, s in zip((3, 4, *shape), "iobt", strict=True))
+    lstm = LSTM(in_dim, out_dim)
+    state = lstm.default_initial_state(batch_dims=[batch_dim])
+    out, new_state = lstm(nn.zeros([batch_dim, time_dim, in_dim]), state=state, spatial_dim=time_dim)
+    assert out.copy_transpose([batch_dim, time_dim, out_dim]).raw_tensor.shape == (*shape, 4)
+    assert new_state.h.raw_tensor.shape == new_state.c.raw_tensor.shape == (shape[0], 4)
+
+
+def test_tracing_keeps_lengths_open():
+    nn.select_backend_torch()
+    in_dim, out_dim, batch_dim = nn.Dim(3, name="in"), nn.Dim(4, name="out"), nn.Dim(2, name="batch")
+    lstm = LSTM(in_dim, out_dim)
+    for param in lstm.parameters():
+        param.raw_tensor.requires_grad_(False)
+
+    def compute(values, sizes):
+        time_dim = nn.Dim(nn.Tensor("sizes", [batch_dim], dtype="int32", raw_tensor=sizes), name="time")
+        source = nn.Tensor("source", [batch_dim, time_dim, in_dim], dtype="float32", raw_tensor=values)
+        out, _ = lstm(source, state=lstm.default_initial_state(batch_dims=[batch_dim]), spatial_dim=time_dim)
+        return out.copy_masked(0.0).copy_transpose([batch_dim, time_dim, out_dim]).raw_tensor
+
+    traced = torch.jit.trace(compute, (torch.randn(2, 5, 3), torch.tensor([5, 3], dtype=torch.int32)))
+    args = torch.randn(2, 9, 3), torch.tensor([4, 9], dtype=torch.int32)
+    torch.testing.assert_close(traced(*args), compute(*args))

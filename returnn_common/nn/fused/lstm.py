@@ -41,6 +41,9 @@ def lstm_by_lengths(
     ordered = [lengths[i] for i in order]
     index = torch.tensor(order, dtype=torch.long, device=source.device)
     x, h, c = (t if is_sorted else t.index_select(dim, index) for t, dim in ((source, 1), (h, 0), (c, 0)))
+    if not with_states and ordered and ordered[-1] < len(x):  # whatever is on padding must not reach the gradients
+        frames = torch.arange(len(x), device=x.device)[:, None]
+        x = x.masked_fill((frames >= torch.tensor(ordered, device=x.device))[..., None], 0.0)
     h, c = h[None], c[None]
     outputs, finished, start = [], [], 0
     num_active = sum(length > 0 for length in ordered)
