@@ -85,8 +85,9 @@ def _on_torch(
         [in_spatial_dim], filter_size=frame_length, strides=frame_step, padding="valid"
     )
     dims = frames_dim, Dim(fft_length // 2 + 1, name="frequency")
-    if raw.shape[-1] < frame_length:
-        return tensor_of(raw.new_zeros(*raw.shape[:-1], 0, fft_length // 2 + 1), *batch_dims, *dims), *dims
+    num_frames = max(0, (raw.shape[-1] - frame_length) // frame_step + 1)
+    if not num_frames or not raw.numel():
+        return tensor_of(raw.new_zeros(*raw.shape[:-1], num_frames, fft_length // 2 + 1), *batch_dims, *dims), *dims
     windows = raw.unfold(-1, frame_length, frame_step)
     weights = torch.hann_window(frame_length, dtype=raw.dtype, device=raw.device)
 

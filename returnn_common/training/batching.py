@@ -16,6 +16,7 @@ def bucket_batches(
     batch_size: int,
     lengths: Sequence[int] | tuple[int, int],
     max_attention: int | None = None,
+    max_seqs: int | None = None,
     num_buckets: int = 20,
     length_key: str = "data",
 ) -> dict[str, Any]:
@@ -35,12 +36,14 @@ def bucket_batches(
         less than ``1 - (shortest / longest) ** (1 / (num_buckets - 1))`` of a batch is padding. Longer sequences go
         alone.
     :param max_attention: bound of number times squared length; None for none
+    :param max_seqs: bound of the number; None for none. (RETURNN's options ``batch_size`` and ``max_seqs`` don't hold
+        for buckets.)
     :param num_buckets: at least 2. More make for less padding, and for more sequences that wait for their batch
     :param length_key: whose length counts, in ``extern_data``
     :return: the option ``torch_batching``; for other engines: it changes nothing there
     :raises ValueError: for sizes below 1, fewer than 2 buckets, or no lengths
     """
-    for name, size in (("batch_size", batch_size), ("max_attention", max_attention)):
+    for name, size in (("batch_size", batch_size), ("max_attention", max_attention), ("max_seqs", max_seqs)):
         if size is not None and size < 1:
             raise ValueError(f"bucket_batches: expected {name} >= 1, got {size}")
     if num_buckets < 2:
@@ -62,6 +65,8 @@ def bucket_batches(
         number = batch_size // bound
         if max_attention is not None:
             number = min(number, max_attention // bound**2)
+        if max_seqs is not None:
+            number = min(number, max_seqs)
         buckets.append((bound, max(1, number)))
     buckets.append((sys.maxsize, 1))  # RETURNN drops what is longer than the last one
     return {

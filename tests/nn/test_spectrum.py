@@ -52,6 +52,15 @@ def test_gradients():
     assert torch.autograd.gradcheck(func, [values])
 
 
+def test_no_utterance():
+    """what a batch of none gives, though PyTorch transforms no empty one"""
+    dims = nn.Dim(0, name="batch"), nn.Dim(20, name="time")
+    found, *new_dims = power_spectrum(
+        nn.zeros(dims), in_spatial_dim=dims[1], frame_step=4, frame_length=8, fft_length=8
+    )
+    assert found.copy_compatible_to_dims_raw([dims[0], *new_dims]).shape == (0, 4, 5)
+
+
 @pytest.mark.parametrize("order", ["bt", "tb"])
 def test_pad_zeros(order):
     source, batch_dim, time_dim = _source([5, 0, 3], order=order)

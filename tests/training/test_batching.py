@@ -29,9 +29,12 @@ def test_longer_than_known():
 
 
 def test_geometric_bounds():
-    options = bucket_batches(batch_size=64, lengths=(1, 8), num_buckets=4, max_attention=64, length_key="x")
+    given = {"batch_size": 64, "lengths": (1, 8), "num_buckets": 4, "max_attention": 64}
+    options = bucket_batches(**given, length_key="x")
     assert options["torch_batching"]["buckets"][:-1] == [(1, 64), (2, 16), (4, 4), (8, 1)]
     assert options["torch_batching"]["length_key"] == "x"
+    options = bucket_batches(**given, max_seqs=10)
+    assert options["torch_batching"]["buckets"][:-1] == [(1, 10), (2, 10), (4, 4), (8, 1)]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def test_geometric_bounds():
     [
         ({"batch_size": 0}, "expected batch_size >= 1, got 0"),
         ({"max_attention": -1}, "expected max_attention >= 1, got -1"),
+        ({"max_seqs": 0}, "expected max_seqs >= 1, got 0"),
         ({"num_buckets": 1}, "expected num_buckets >= 2, got 1"),
         ({"lengths": []}, r"expected lengths >= 1, got \[\]"),
         ({"lengths": [3, 0, 2]}, r"expected lengths >= 1, got \[0, 2, 3\]"),
