@@ -5,20 +5,21 @@ run RETURNN's, give the same is in the table of the zoo.)
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from returnn.frontend.encoder.conformer import ConformerConvSubsample, ConformerEncoder
 from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused import subsampling
+from returnn_common.nn.fused.batch_norm import FusedBatchNorm
+from returnn_common.nn.fused.conformer import FusedConformerEncoder
 from returnn_common.nn.fused.convolution import FusedConv1d
-from returnn_common.nn.fused.layers import FusedBatchNorm, FusedLinear
+from returnn_common.nn.fused.layers import FusedLinear
 from returnn_common.nn.fused.polyphase import convolve_twice
 from returnn_common.nn.fused.positions import relative_positions
+
+from .fused_runs import assert_same, fused_copy, make_encoder, run_encoder
 
 
 @pytest.fixture(autouse=True)
@@ -32,117 +33,49 @@ def _on_torch():
     BehaviorVersion._reset()
 
 
-def _encoder(*, kernel_size: int = 7, channels=(6, 8), filters=(3, 3), strides=(2, 2), norm: str = "batch", **kwargs):
-    """:return: as RETURNN makes it, with parameters that all matter"""
-    in_dim, out_dim = nn.FeatureDim("mel", 11), nn.FeatureDim("model", 8)
-    encoder = ConformerEncoder(
-        in_dim,
-        out_dim,
-        num_layers=2,
-        input_layer=ConformerConvSubsample(
-            in_dim,
-            out_dims=[nn.FeatureDim(f"channels-{i}", n) for i, n in enumerate(channels)],
-            filter_sizes=list(filters),
-            strides=list(strides),
-        ),
-        input_dropout=0.0,
-        encoder_layer_opts={
-            "ff_dim": nn.FeatureDim("ff", 16),
-            "num_heads": 2,
-            "conv_kernel_size": kernel_size,
-            "conv_norm": nn.BatchNorm(out_dim) if norm == "batch" else nn.LayerNorm(out_dim),
-            **{"dropout": 0.0, "att_dropout": 0.0, **kwargs},
-        },
-    )
-    for name, param in encoder.named_parameters():
-        param.raw_tensor.data.normal_(0.0, 0.3)
-        if "variance" in name:
-            param.raw_tensor.data.abs_()
-    return encoder
-
-
-def _fused_copy(module):
-    """:return: fused, with parameters of its own that have the same values"""
-    fused = nn.fuse(copy.deepcopy(module))
-    for (name, old), (same_name, new) in zip(module.named_parameters(), fused.named_parameters(), strict=True):
-        assert name == same_name
-        new.raw_tensor.data.copy_(old.raw_tensor.data)
-    return fused
-
-
-def _run(encoder, lengths, *, train=False, order="btf", grad=True, dtype=torch.float32, out_dtype=None):
-    """:return: output, gradients of the source and of the parameters, auxiliary parameters"""
-    nn.init_train_step_run_ctx(train_flag=train, step=0)
-    batch_dim = nn.Dim(len(lengths), name="batch")
-    sizes = nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim])
-    time_dim = nn.Dim(sizes, name="time")
-    values = np.random.default_rng(1).standard_normal((len(lengths), max(lengths), 11))
-    source = torch.tensor(values, dtype=dtype, requires_grad=grad)
-    dims = {"b": batch_dim, "t": time_dim, "f": encoder.in_dim}
-    raw = source.permute(*("btf".index(c) for c in order))
-    with torch.set_grad_enabled(grad):
-        out, out_dim = encoder(nn.convert_to_tensor(raw, dims=[dims[c] for c in order]), in_spatial_dim=time_dim)
-        assert out.feature_dim == encoder.out_dim and out.raw_tensor.dtype == (out_dtype or dtype)
-        out = out.copy_masked(0.0).copy_transpose([batch_dim, out_dim, encoder.out_dim]).raw_tensor.float()
-    params = dict(encoder.named_parameters())
-    result = {"out": out.detach().numpy(), "lengths": out_dim.dyn_size.numpy()}
-    if grad:
-        weight = torch.tensor(np.random.default_rng(2).standard_normal(out.shape), dtype=torch.float32)
-        (out * weight).sum().backward()
-        result["source"] = source.grad.float().numpy()
-        result.update({f"grad of {k}": p.raw_tensor.grad.float().numpy() for k, p in params.items() if not p.auxiliary})
-    result.update({k: p.raw_tensor.float().numpy().copy() for k, p in params.items() if p.auxiliary})
-    return result
-
-
-def _assert_same(a, b, *, rtol=1e-4, atol=2e-5):
-    assert a.keys() == b.keys()
-    for key in a:
-        scale = max(1.0, np.abs(a[key]).max(initial=0.0))
-        np.testing.assert_allclose(a[key] / scale, b[key] / scale, rtol=rtol, atol=atol, err_msg=key)
-
-
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
 @pytest.mark.parametrize("lengths", [[30, 41, 17], [41, 41], [1]], ids=str)
 @pytest.mark.parametrize("options", [{}, {"kernel_size": 8, "norm": "layer"}], ids=["odd", "even"])
 @pytest.mark.parametrize("many_frames", [0, 1000])
 def test_same_as_returnn(options, lengths, train, many_frames, monkeypatch):
     monkeypatch.setattr(subsampling, "_MANY_FRAMES", many_frames)
-    encoder = _encoder(**options)
-    fused = _fused_copy(encoder)
-    _assert_same(_run(encoder, lengths, train=train), _run(fused, lengths, train=train))
+    encoder = make_encoder(**options)
+    fused = fused_copy(encoder)
+    assert_same(run_encoder(encoder, lengths, train=train), run_encoder(fused, lengths, train=train))
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
 def test_empty_utterance(train):
     """It harms nobody: with RETURNN's modules, the gradients are then NaN."""
-    encoder = _encoder()
-    found = _run(_fused_copy(encoder), [41, 0, 3], train=train)
+    encoder = make_encoder()
+    found = run_encoder(fused_copy(encoder), [41, 0, 3], train=train)
     assert all(np.isfinite(x).all() for x in found.values())
     assert not found["source"][1].any()
-    assert np.isnan(_run(encoder, [41, 0, 3], train=train)["grad of input_projection.weight"]).any()
+    assert np.isnan(run_encoder(encoder, [41, 0, 3], train=train)["grad of input_projection.weight"]).any()
 
 
 @pytest.mark.parametrize("order", ["tbf", "bft", "ftb"])
 def test_order_of_dims(order):
-    encoder = _encoder()
-    _assert_same(_run(encoder, [30, 41]), _run(_fused_copy(encoder), [30, 41], order=order))
+    encoder = make_encoder()
+    assert_same(run_encoder(encoder, [30, 41]), run_encoder(fused_copy(encoder), [30, 41], order=order))
 
 
 def test_without_gradients():
     """Convolutions are then computed in another way."""
-    encoder = _encoder()
-    _assert_same(_run(encoder, [30, 41, 1], grad=False), _run(_fused_copy(encoder), [30, 41, 1], grad=False))
+    encoder = make_encoder()
+    assert_same(
+        run_encoder(encoder, [30, 41, 1], grad=False), run_encoder(fused_copy(encoder), [30, 41, 1], grad=False)
+    )
 
 
 @pytest.mark.parametrize("channels", [(8,), (4, 6, 8)], ids=str)
 def test_other_numbers_of_convolutions(channels):
-    encoder = _encoder(channels=channels, filters=(3,) * len(channels), strides=(2,) * len(channels))
-    _assert_same(_run(encoder, [30, 41]), _run(_fused_copy(encoder), [30, 41]))
+    encoder = make_encoder(channels=channels, filters=(3,) * len(channels), strides=(2,) * len(channels))
+    assert_same(run_encoder(encoder, [30, 41]), run_encoder(fused_copy(encoder), [30, 41]))
 
 
 def test_padding_does_not_matter():
-    fused = nn.fuse(_encoder())
+    fused = nn.fuse(make_encoder())
     values = np.random.default_rng(1).standard_normal((2, 41, 11)).astype("float32")
     outs, n = [], 5  # of 17 frames
     for x, lengths in ((values, [17, 41]), (values[:1, :17], [17])):
@@ -156,21 +89,21 @@ def test_padding_does_not_matter():
 
 
 def test_half_precision_stays_and_is_close():
-    encoder = _encoder()
-    expected = _run(encoder, [30, 41], grad=False)["out"]
-    half = _fused_copy(encoder)
+    encoder = make_encoder()
+    expected = run_encoder(encoder, [30, 41], grad=False)["out"]
+    half = fused_copy(encoder)
     for param in half.parameters():
         param.dtype = "bfloat16"
         param.raw_tensor = torch.nn.Parameter(param.raw_tensor.data.bfloat16(), requires_grad=False)
-    out = _run(half, [30, 41], grad=False, dtype=torch.bfloat16)["out"]
+    out = run_encoder(half, [30, 41], grad=False, dtype=torch.bfloat16)["out"]
     np.testing.assert_allclose(out, expected, atol=0.15)
 
 
 def test_autocast():
-    encoder = _encoder()
-    expected = _run(encoder, [30, 41], train=True)
+    encoder = make_encoder()
+    expected = run_encoder(encoder, [30, 41], train=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = _run(_fused_copy(encoder), [30, 41], train=True, out_dtype=torch.bfloat16)
+        found = run_encoder(fused_copy(encoder), [30, 41], train=True, out_dtype=torch.bfloat16)
     np.testing.assert_allclose(found["out"], expected["out"], atol=0.15)
     assert found["grad of layers.0.ffn1.linear_ff.weight"].any()
 
@@ -178,7 +111,7 @@ def test_autocast():
 @pytest.mark.parametrize("broadcast", [False, True], ids=["each", "broadcast"])
 def test_dropout(broadcast):
     """On average the same as without; over frames alike or not, as RETURNN's option says."""
-    layer = _encoder(dropout=0.4).layers["0"]
+    layer = make_encoder(dropout=0.4).layers["0"]
     nn.fuse(layer)
     layer.dropout_broadcast = layer.ffn1.dropout_broadcast = broadcast
     time_dim = nn.Dim(3, name="time")
@@ -196,7 +129,7 @@ def test_dropout(broadcast):
 
 
 def test_dropout_of_attention():
-    encoder = _encoder(att_dropout=0.5)
+    encoder = make_encoder(att_dropout=0.5)
     attention = nn.fuse(encoder).layers["0"].self_att
     time_dim = nn.Dim(4, name="time")
     x = nn.convert_to_tensor(
@@ -282,6 +215,7 @@ def test_what_is_fused():
     names = [name for name, _ in model.named_parameters()]
     assert nn.fuse(model) is model
     assert type(model.plain) is FusedLinear and type(model.mine) is Mine and type(model.norm) is FusedBatchNorm
+    assert type(nn.fuse(make_encoder())) is FusedConformerEncoder
     assert [name for name, _ in model.named_parameters()] == names
     assert type(nn.fuse(nn.Linear(*dims))) is FusedLinear
 
@@ -290,7 +224,7 @@ def test_what_is_fused():
 def test_linear(with_bias):
     dims = nn.FeatureDim("a", 2), nn.FeatureDim("b", 3)
     linear, x = nn.Linear(*dims, with_bias=with_bias), nn.random_normal([nn.Dim(4, name="time"), dims[0]])
-    fused = _fused_copy(linear)
+    fused = fused_copy(linear)
     a, b = linear(x), fused(x)
     np.testing.assert_allclose(a.raw_tensor.detach(), b.copy_transpose(a.dims).raw_tensor.detach(), rtol=1e-5)
     b.raw_tensor.sum().backward()
@@ -300,10 +234,10 @@ def test_linear(with_bias):
 
 
 def test_packed_tensors_are_returnn_s():
-    encoder = _encoder(norm="layer")
+    encoder = make_encoder(norm="layer")
     batch_dim = nn.Dim(2, name="batch")
     time_dim = nn.Dim(nn.convert_to_tensor(np.array([3, 5], "int32"), dims=[batch_dim]), name="time")
-    layer = _fused_copy(encoder).layers["0"].ffn1
+    layer = fused_copy(encoder).layers["0"].ffn1
     x = nn.random_normal([batch_dim, time_dim, encoder.out_dim])
     packed = nn.pack(x)
     expected, found = (nn.reduce_sum(layer(y), axis=time_dim) for y in (x, packed))
@@ -318,7 +252,7 @@ def test_other_convolutions(options):
     dim, batch_dim = nn.FeatureDim("in", 4), nn.Dim(2, name="batch")
     time_dim = nn.Dim(nn.convert_to_tensor(np.array([7, 4], "int32"), dims=[batch_dim]), name="time")
     conv = nn.Conv1d(dim, nn.FeatureDim("out", 4), filter_size=3, **{"padding": "same", **options})
-    fused, x = _fused_copy(conv), nn.random_normal([batch_dim, time_dim, dim])
+    fused, x = fused_copy(conv), nn.random_normal([batch_dim, time_dim, dim])
     (a, a_dim), (b, b_dim) = conv(x, in_spatial_dim=time_dim), fused(x, in_spatial_dim=time_dim)
     assert type(fused) is FusedConv1d and a_dim == b_dim
     np.testing.assert_array_equal(a.raw_tensor.detach(), b.copy_transpose(a.dims).raw_tensor.detach())
@@ -326,12 +260,12 @@ def test_other_convolutions(options):
 
 def test_positions_are_those_of_the_current_parameters():
     """though they are kept from one batch to the next"""
-    encoder = nn.fuse(_encoder())
-    before = _run(encoder, [30, 41], grad=False)["out"]
-    np.testing.assert_array_equal(_run(encoder, [30, 41], grad=False)["out"], before)
+    encoder = nn.fuse(make_encoder())
+    before = run_encoder(encoder, [30, 41], grad=False)["out"]
+    np.testing.assert_array_equal(run_encoder(encoder, [30, 41], grad=False)["out"], before)
     with torch.no_grad():
         encoder.layers["0"].self_att.linear_pos.weight.raw_tensor.mul_(2.0)
-    after = _run(encoder, [30, 41], grad=False)["out"]
+    after = run_encoder(encoder, [30, 41], grad=False)["out"]
     assert np.abs(after - before).max() > 1e-3
-    np.testing.assert_allclose(_run(encoder, [30, 41])["out"], after, atol=1e-5)
-    assert _run(encoder, [30, 20], grad=False)["out"].shape != after.shape
+    np.testing.assert_allclose(run_encoder(encoder, [30, 41])["out"], after, atol=1e-5)
+    assert run_encoder(encoder, [30, 20], grad=False)["out"].shape != after.shape

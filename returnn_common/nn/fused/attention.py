@@ -11,8 +11,10 @@ from weakref import WeakKeyDictionary
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
+from .frames import Frames
+from .layers import FusedLinear
 from .positions import relative_positions
-from .raw import has_autocast, is_on_torch, kept, padding_of, parameter_of, raw_of, tensor_of
+from .raw import drop, has_autocast, is_exactly, is_on_torch, parameter_of
 
 if TYPE_CHECKING:
     import torch
@@ -29,54 +31,77 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
 
     def __call__(self, source: Tensor, *, axis: Dim, **kwargs) -> Tensor:
         """see :class:`returnn.frontend.RelPosSelfAttention`"""
-        if not self._can_fuse(source, axis):
+        if not (is_on_torch(source, self.qkv.weight) and axis in source.dims and self.in_dim in source.dims):
             return super().__call__(source, axis=axis, **kwargs)
+        rows, frames = Frames.of(source, axis, self.in_dim)
+        if not self.fits(frames):
+            return super().__call__(source, axis=axis, **kwargs)
+        return frames.tensor(self.on_rows(rows, frames), self.proj.out_dim if self.proj else self.value_dim_total)
+
+    def fits(self, frames: Frames) -> bool:
+        """see :mod:`.frames`"""
+        linears = [self.qkv, self.linear_pos, self.proj] if self.proj else [self.qkv, self.linear_pos]
+        return (
+            all(is_exactly(linear, FusedLinear) and linear.fits(frames) for linear in linears)
+            and self.learned_pos_emb is None
+            and self.separate_pos_emb_per_head
+            and self.pos_bias_u is not None
+            and not isinstance(self.pos_emb_dropout, Tensor)
+            and not self.pos_emb_dropout
+            and frames.length > 0
+            and not isinstance(self.att_dropout, Tensor)
+            and not (self.att_dropout and self.att_dropout_broadcast)
+        )
+
+    def on_rows(self, rows: torch.Tensor, frames: Frames) -> torch.Tensor:
+        """
+        :param rows: raw, ``{rows, in_dim}``
+        :param frames: whose they are
+        :return: ``{rows, out_dim}``
+        """
         import torch
 
-        raw, batch_dims = raw_of(self.qkv(source), axis, self.qkv_dim_total)
-        heads, size = int(self.num_heads.dimension), int(self.key_dim_per_head.dimension)
-        frames, batch_shape = raw.shape[-2], raw.shape[:-2]
-        positions = self._positions(frames, dtype=source.raw_tensor.dtype, device=raw.device)
+        assert isinstance(self.qkv, FusedLinear) and isinstance(self.linear_pos, FusedLinear)
+        rows = self.qkv.on_rows(rows)
+        heads, size, length = int(self.num_heads.dimension), int(self.key_dim_per_head.dimension), frames.length
+        positions = self._positions(length, dtype=getattr(torch, frames.dtype), device=rows.device)
         # {heads, batch, T, d} of each
         query, key, value = (
-            raw.reshape(-1, frames, heads, raw.shape[-1] // heads)
+            rows.view(-1, length, heads, rows.shape[-1] // heads)
             .permute(2, 0, 1, 3)
             .split([size, size, int(self.value_dim_per_head.dimension)], dim=-1)
         )
         batch = query.shape[1]
         bias_u, bias_v = (
-            parameter_of(x, self.num_heads, self.key_dim_per_head).to(raw.dtype)[:, None, None]
+            parameter_of(x, self.num_heads, self.key_dim_per_head).to(rows.dtype)[:, None, None]
             for x in (self.pos_bias_u, self.pos_bias_v)
         )
-        positions = positions.to(raw.dtype).view(-1, heads, size).permute(1, 2, 0)  # {heads, d, 2 T - 1}
-        by_position = torch.bmm((query + bias_v).reshape(heads, batch * frames, size), positions)
-        by_position = _shift(by_position.view(heads * batch, frames, -1))
+        positions = positions.to(rows.dtype).view(-1, heads, size).permute(1, 2, 0)  # {heads, d, 2 T - 1}
+        by_position = torch.bmm((query + bias_v).reshape(heads, batch * length, size), positions)
+        by_position = _shift(by_position.view(heads * batch, length, -1))
         scores = torch.baddbmm(
             by_position,
-            (query + bias_u).reshape(heads * batch, frames, size),
-            key.reshape(heads * batch, frames, size).transpose(1, 2),
+            (query + bias_u).reshape(heads * batch, length, size),
+            key.reshape(heads * batch, length, size).transpose(1, 2),
             beta=size**-0.5,
             alpha=size**-0.5,
         )
-        padding = padding_of(axis, (*batch_dims, axis), device=source.device)
-        if padding is not None:
-            padding = padding.expand(*batch_shape, frames).reshape(1, batch, 1, frames)
-            scores.view(heads, batch, frames, frames).masked_fill_(padding, torch.finfo(scores.dtype).min)
+        if frames.padding is not None:
+            padding = frames.padding[None, :, None]
+            scores.view(heads, batch, length, length).masked_fill_(padding, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, dim=-1)
-        value = value.reshape(heads * batch, frames, -1)
-        if self.att_dropout and rf.get_run_ctx().is_train_flag_enabled(func=rf.dropout):
-            weights = weights * kept(weights, self.att_dropout, broadcast=False)
-        out = torch.bmm(weights, value).view(heads, batch, frames, -1).permute(1, 2, 0, 3)
-        out = out.reshape(*batch_shape, frames, int(self.value_dim_total.dimension))
-        result = tensor_of(out, *batch_dims, axis, self.value_dim_total)
-        return self.proj(result) if self.proj else result
+        value = value.reshape(heads * batch, length, -1)
+        weights = drop(weights, self.att_dropout, broadcast=False)
+        out = torch.bmm(weights, value).view(heads, batch, length, -1).permute(1, 2, 0, 3)
+        out = out.reshape(batch * length, int(self.value_dim_total.dimension))
+        return self.proj.on_rows(out) if isinstance(self.proj, FusedLinear) else out
 
     def _positions(self, num_frames: int, **options) -> torch.Tensor:
         """:return: of the distances, ``{2 num_frames - 1, keys}``; without gradients, what was computed last is kept"""
         import torch
 
         linear = self.linear_pos
-        assert linear is not None  # as _can_fuse makes sure
+        assert isinstance(linear, FusedLinear)
         weight = linear.weight.raw_tensor
         key = None
         if not torch.is_grad_enabled() and weight.device.type == "cpu" and not has_autocast(weight.device):
@@ -86,27 +111,10 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
                 return known[1]
         size = int(self.pos_emb_feat_dim.dimension)
         distances = relative_positions(num_frames, size, **options)
-        distances = tensor_of(distances, Dim(len(distances), name="distance"), self.pos_emb_feat_dim)
-        positions = linear(distances).raw_tensor
+        positions = linear.on_rows(distances)
         if key is not None and not positions.is_inference():
             _projected[self] = key, positions
         return positions
-
-    def _can_fuse(self, source: Tensor, axis: Dim) -> bool:
-        return (
-            is_on_torch(source, self.qkv.weight)
-            and not isinstance(self.att_dropout, Tensor)
-            and axis in source.dims
-            and self.in_dim in source.dims
-            and self.learned_pos_emb is None
-            and self.linear_pos is not None
-            and self.separate_pos_emb_per_head
-            and self.pos_bias_u is not None
-            and not isinstance(self.pos_emb_dropout, Tensor)
-            and not self.pos_emb_dropout
-            and axis.get_dim_value() > 0
-            and not (self.att_dropout and self.att_dropout_broadcast)
-        )
 
 
 def _fingerprint(weight: torch.Tensor) -> float:

@@ -11,15 +11,17 @@ from returnn.frontend.decoder.transformer import FeedForward
 from returnn.frontend.encoder.conformer import (
     ConformerConvBlock,
     ConformerConvSubsample,
+    ConformerEncoder,
     ConformerEncoderLayer,
     ConformerPositionwiseFeedForward,
 )
 
 from ..batch_norm import BatchNorm
 from .attention import FusedRelPosSelfAttention
-from .conformer import FusedConformerLayer
+from .batch_norm import FusedBatchNorm
+from .conformer import FusedConformerEncoder, FusedConformerLayer
 from .convolution import FusedConv1d, FusedConvBlock
-from .layers import FusedBatchNorm, FusedConformerFeedForward, FusedFeedForward, FusedLayerNorm, FusedLinear
+from .layers import FusedConformerFeedForward, FusedFeedForward, FusedLayerNorm, FusedLinear
 from .subsampling import FusedConvSubsample
 
 __all__ = ["fuse"]
@@ -37,6 +39,7 @@ _FUSED: dict[type, type] = {
     ConformerConvBlock: FusedConvBlock,
     ConformerConvSubsample: FusedConvSubsample,
     ConformerEncoderLayer: FusedConformerLayer,
+    ConformerEncoder: FusedConformerEncoder,
 }
 
 

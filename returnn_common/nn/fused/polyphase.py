@@ -26,6 +26,8 @@ def convolve_twice(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor],
     strides: Sequence[tuple[int, int]],
+    *,
+    same: bool = True,
 ) -> torch.Tensor:
     """
     :param x: ``{batch, time, frequency}``, zero on padding
@@ -33,17 +35,19 @@ def convolve_twice(
     :param weights: of both, ``{out, in, height, width}``, with odd heights and widths
     :param biases: of both
     :param strides: of both
+    :param same: whether zeros are around the input of each, so that each frame is in the middle of a filter; else a
+        filter sees no more than the input
     :return: ``{batch, time'', frequency'', out}``, not yet rectified
     """
     import torch
 
-    patches = _patches(x, weights[0].shape[2:], strides[0])
+    patches = _patches(x, weights[0].shape[2:], strides[0], same=same)
     ones = torch.ones_like(patches[..., :1])
     if valid is not None:
         patches, ones = patches * valid[..., None, None], ones * valid[..., None, None]
     patches = torch.cat([patches, ones], dim=-1)
     first = torch.cat([weights[0].flatten(1).t(), biases[0][None]])
-    plan = _Plan.make(patches.shape[1:3], size=weights[1].shape[2:], strides=strides[1])
+    plan = _Plan.make(patches.shape[1:3], size=weights[1].shape[2:], strides=strides[1], same=same)
     phases = plan.split(patches)
     # {height, width, in, out}
     taps = weights[1].permute(2, 3, 1, 0).flatten(0, 1).contiguous()
@@ -51,12 +55,13 @@ def convolve_twice(
     return plan.join(rows, batch=x.shape[0])
 
 
-def _patches(x, size: Sequence[int], strides: tuple[int, int]):
+def _patches(x, size: Sequence[int], strides: tuple[int, int], *, same: bool):
     """:return: what the filter sees at each place, ``{batch, time', frequency', height * width}``"""
     import torch
 
     (height, width), (step, hop) = size, strides
-    x = torch.nn.functional.pad(x, (width // 2, width // 2, height // 2, height // 2))
+    if same:
+        x = torch.nn.functional.pad(x, (width // 2, width // 2, height // 2, height // 2))
     return x.unfold(1, height, step).unfold(2, width, hop).flatten(3)
 
 
@@ -74,14 +79,19 @@ class _Plan:
     taps: list[tuple[int, int]]  # for each position of the filter: phase, distance in rows
 
     @classmethod
-    def make(cls, shape: Sequence[int], *, size: Sequence[int], strides: tuple[int, int]) -> _Plan:
+    def make(cls, shape: Sequence[int], *, size: Sequence[int], strides: tuple[int, int], same: bool) -> _Plan:
         """
         :param shape: of the second convolution's input
         :param size: of its filter
         :param strides: of it
+        :param same: see above
         """
-        out = tuple(-(-n // s) for n, s in zip(shape, strides, strict=True))
-        steps = [[divmod(i - n // 2, s) for i in range(n)] for n, s in zip(size, strides, strict=True)]
+        margins = [n // 2 if same else 0 for n in size]
+        out = tuple(
+            (length + 2 * margin - n) // s + 1
+            for length, margin, n, s in zip(shape, margins, size, strides, strict=True)
+        )
+        steps = [[divmod(i - margin, s) for i in range(n)] for n, margin, s in zip(size, margins, strides, strict=True)]
         before = tuple(-min(step for step, _ in axis) for axis in steps)
         after = tuple(max(step for step, _ in axis) for axis in steps)
         grid = tuple(a + n + b for a, n, b in zip(before, out, after, strict=True))
@@ -94,8 +104,8 @@ class _Plan:
         out = x.new_zeros(step * hop, x.shape[0], height, width, x.shape[3])
         for i in range(step):
             for j in range(hop):
-                part = x[:, i::step, j::hop]
                 top, left = self.before
+                part = x[:, i::step, j::hop][:, : height - top, : width - left]  # no filter sees what is beyond
                 out[i * hop + j, :, top : top + part.shape[1], left : left + part.shape[2]] = part
         return out.flatten(1, 3)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "drop",
     "has_autocast",
     "is_exactly",
     "is_on_torch",
@@ -117,16 +118,28 @@ def kept(raw: torch.Tensor, rate: float, *, broadcast: bool) -> torch.Tensor:
     :param raw: what dropout is applied to
     :param rate: probability of 0
     :param broadcast: over all but the last dim
-    :return: factors: 0, or ``1 / (1 - rate)``
+    :return: 0 or 1, to be multiplied by ``1 / (1 - rate)``
     :raises ValueError: for a rate below 0 or from 1 on
     """
     import torch
 
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"dropout: expected a rate >= 0 and < 1, got {rate}")
-
     shape = raw.shape[-1:] if broadcast else raw.shape
-    return (torch.rand(shape, device=raw.device) >= rate).to(raw.dtype).mul_(1.0 / (1.0 - rate))
+    drawn = torch.rand(shape, device=raw.device).ge_(rate)
+    return drawn if drawn.dtype == raw.dtype else drawn.to(raw.dtype)
+
+
+def drop(raw: torch.Tensor, rate: float, *, broadcast: bool) -> torch.Tensor:
+    """
+    :param raw: any
+    :param rate: probability of 0
+    :param broadcast: over all but the last dim
+    :return: with dropout, if it is to be applied now
+    """
+    if not rate or not rf.get_run_ctx().is_train_flag_enabled(func=rf.dropout):
+        return raw
+    return raw * kept(raw, rate, broadcast=broadcast).mul_(1.0 / (1.0 - rate))
 
 
 def use_mask(what: str) -> bool:
