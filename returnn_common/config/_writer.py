@@ -15,6 +15,7 @@ import re
 import sys
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,8 @@ class Writer:
         if not all(
             isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) for name in made_by.options
         ):
-            return call(function, [*args, f"**{one_line(self.value(dict(made_by.options), where=inner))}"])
+            options = ("**", self.value(dict(made_by.options), where=inner))
+            return Brackets(f"{function}(", (*(("", arg) for arg in args), options), ")")
         options = [(name, self.value(value, where=f"{inner}({name})")) for name, value in made_by.options.items()]
         return call(function, args, options)
 
@@ -250,11 +252,13 @@ class Writer:
         assert found is not None, obj
         return self.names.name(*found)
 
-    def _method(self, method: types.MethodType, *, where: str) -> str:
+    def _method(self, method: types.MethodType, *, where: str) -> Expression:
         if isinstance(method.__self__, type):
             owner: Expression = self._functions.ref(method.__self__, where=where)
         else:
             owner = self.value(method.__self__, where=where)
+        if isinstance(owner, Brackets):
+            return replace(owner, after=f"{owner.after}.{method.__name__}")
         return f"{one_line(owner)}.{method.__name__}"
 
     def _tensor(self, tensor: Tensor, *, where: str) -> Expression:

@@ -137,7 +137,8 @@ class Describer:
     def _mapping(self, value: Mapping[Any, Any], *, where: str) -> Description:
         keys = [(self.value(key, where=f"{where}: key"), key) for key in self._order(value)]
         keys.sort(key=lambda pair: repr(pair[0]))
-        return ("dict", *((key, self.value(value[k], where=f"{where}.{k}")) for key, k in keys))
+        names = {id(k): f".{k}" if isinstance(k, str) else f"[{k!r}]" for _, k in keys}
+        return ("dict", *((key, self.value(value[k], where=f"{where}{names[id(k)]}")) for key, k in keys))
 
     def _module(self, module: nn.Module, *, where: str) -> Description:
         cls = meant_class(type(module))

@@ -46,6 +46,8 @@ def returnn_config(
     :raises ValueError: see :func:`..config.to_python` and :func:`.stable_hash`, and for an option that is in both
     :raises TypeError: see :func:`..config.to_python`
     """
+    if not isinstance(config, Mapping | _Network):
+        raise TypeError(f"returnn_config: expected a dict of options or a network, got {type(config).__name__}")
     post_config = dict(post_config or {})
     network = config if isinstance(config, _Network) else None
     if isinstance(config, _Network):

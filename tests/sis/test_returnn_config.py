@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pathlib
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -112,15 +114,18 @@ def test_functions_that_are_written_out(tmp_path):
 def test_paths_are_kept_until_the_code_is_written(tmp_path):
     path, size = Path(str(tmp_path / "data")), Variable(str(tmp_path / "size"))
     model = kinds.Plain(1, path=path)
-    config = {"train": {"path": [path], "size": size}, "model": model, "sizes": [{size, 1}]}
-    parts = returnn_config(config)
+    more = {"method": model.warm_up, "options": functools.partial(dict, **{"no name": path})}
+    config = {"train": {"path": [path], "size": size}, "model": model, "sizes": [{size, 1}], **more}
+    with mock.patch.object(Path, "get_path", side_effect=RuntimeError("not yet")):
+        parts = returnn_config(config)
     assert parts["config"]["train"] == {"path": [path], "size": size}  # as they are
     job_config = pickle.loads(pickle.dumps(copy.deepcopy(ReturnnConfig(**parts))))
     assert extract_paths(vars(job_config)) == {path, size}
     size.set(7)
     again = _written(tmp_path, job_config)
     assert again["train"] == {"path": [str(tmp_path / "data")], "size": 7} and again["sizes"] == [{1, 7}]
-    assert again["model"].more == {"path": str(tmp_path / "data")}
+    assert again["model"].more == again["method"].__self__.more == {"path": str(tmp_path / "data")}
+    assert again["options"]() == {"no name": str(tmp_path / "data")}
 
 
 def test_a_network(tmp_path):
@@ -198,5 +203,7 @@ def test_prologs_that_are_joined():
 def test_errors():
     with pytest.raises(ValueError, match="returnn_config: expected each option once, got a in config and post_config"):
         returnn_config({"a": 1, "b": 2}, post_config={"a": 1})
+    with pytest.raises(TypeError, match="returnn_config: expected a dict of options or a network, got Hashed"):
+        returnn_config(Hashed({"a": 1}))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="f: a lambda has no name that could be hashed"):
         returnn_config({"f": lambda x: x})
