@@ -13,6 +13,7 @@ from returnn_common.datasets import SequenceTask
 from returnn_common.models.transformer import make_transformer
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.resume import exact_resume
 
@@ -25,6 +26,8 @@ options = Options(
     random_seed=1,
     num_layers=2,
     model_dim=64,
+    beam_size=1,
+    search_options="",  # such as "{'length_exponent': 0.5, 'mbr': 1.0}": docs/recognition.md
     peak_learning_rate=3e-3,
 )
 
@@ -46,6 +49,7 @@ max_seqs = 64
 
 
 # Model: it only knows distances, which longer sequences share with shorter ones.
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     vocab_dim = extern_data["classes"]["sparse_dim"]
@@ -71,6 +75,8 @@ model = "output/copy_task/epoch"
 learning_rate_file = "output/copy_task/learning_rates"
 log_verbosity = 4
 random_seed = options.random_seed
+beam_size = options.beam_size
+search_options = options.search_options
 num_epochs = options.num_epochs
 save_interval = 1
 warmup_epochs = min(1, options.num_epochs // 2)

@@ -25,6 +25,7 @@ from returnn_common.models.encoder.transformer import make_transformer_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.distributed import distributed_training
 from returnn_common.training.jax_buckets import jax_buckets
@@ -46,7 +47,7 @@ options = Options(
     join=0.7,  # of the utterances, to new strings: else the decoder learns the few transcripts by heart
     ctc_scale=1.0,  # of its loss
     beam_size=4,
-    search_options="{'ctc_scale': 0.4}",  # of the model's search; ctc_scale: CTC's share, 0: attention alone
+    search_options="{'ctc_scale': 0.4}",  # also of lm, phrases, mbr, ...: docs/recognition.md
     dropout=0.0,
     peak_learning_rate=2e-3,
     precision="float32",  # or "bfloat16"
@@ -95,6 +96,7 @@ def make_encoder(in_dim):
     return encoders[options.encoder](in_dim, **sizes)
 
 
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     features = LogMel(40, prior_frames=50, frequency_warp=0.15)

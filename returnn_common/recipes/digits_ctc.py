@@ -22,6 +22,7 @@ from returnn_common.models.encoder.transformer import make_transformer_encoder
 from returnn_common.models.features import LogMel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.distributed import distributed_training
 from returnn_common.training.jax_buckets import jax_buckets
@@ -40,7 +41,7 @@ options = Options(
     model_dim=96,
     dropout=0.0,
     beam_size=1,
-    search_options="",  # of the model's search, such as "{'recombine': 'max'}"
+    search_options="",  # such as "{'lm': 'LM_OUT', 'lm_scale': 0.4}": docs/recognition.md
     peak_learning_rate=3e-3,
     precision="float32",  # or "bfloat16"
     distributed="",  # "grad" or "param": trained in several processes
@@ -87,6 +88,7 @@ def make_encoder(in_dim):
     return encoders[options.encoder](in_dim, **sizes)
 
 
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     features = LogMel(40, prior_frames=50, causal=options.encoder == "streaming", frequency_warp=0.15)

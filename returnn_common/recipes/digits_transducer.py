@@ -25,6 +25,7 @@ from returnn_common.models.features import LogMel
 from returnn_common.models.transducer import TransducerModel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.checkpoints import read_checkpoint
 from returnn_common.training.distributed import distributed_training
@@ -51,7 +52,7 @@ options = Options(
     join=0.7,  # of the utterances, to new strings: else the predictor learns the few transcripts by heart
     ctc_scale=0.5,
     beam_size=4,
-    search_options="",  # of the model's search, such as "{'max_labels_per_frame': 3}"
+    search_options="",  # such as "{'lm': 'LM_OUT', 'lm_scale': 0.4}": docs/recognition.md
     init_from="",  # a checkpoint; none: from scratch
     dropout=0.0,
     peak_learning_rate=3e-3,
@@ -103,6 +104,7 @@ def make_encoder(in_dim):
     return encoders[options.encoder](in_dim, **sizes)
 
 
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     features = LogMel(40, prior_frames=50, causal=options.encoder == "streaming", frequency_warp=0.15)

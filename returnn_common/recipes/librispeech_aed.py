@@ -28,6 +28,7 @@ from returnn_common.models.encoder.conformer import make_conformer_encoder
 from returnn_common.models.specaugment import SpecAugment
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.distributed import distributed_training
 from returnn_common.training.jax_buckets import jax_buckets
@@ -57,7 +58,7 @@ options = Options(
     batch_seconds=150,
     specaugment_start=5_000,  # training steps
     beam_size=12,
-    search_options="",  # of the model's search, such as "{'ctc_scale': 0.3}"
+    search_options="",  # such as "{'lm': 'LM_OUT', 'lm_scale': 0.4}": docs/recognition.md
     precision="float32",  # or "bfloat16"
     distributed="",  # "grad" or "param": trained in several processes
 )
@@ -80,6 +81,7 @@ max_seqs = 200
 
 
 # Model
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     encoder = make_conformer_encoder(

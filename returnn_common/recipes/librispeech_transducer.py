@@ -27,6 +27,7 @@ from returnn_common.models.specaugment import SpecAugment
 from returnn_common.models.transducer import TransducerModel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
+from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.checkpoints import read_checkpoint
 from returnn_common.training.distributed import distributed_training
@@ -62,7 +63,7 @@ options = Options(
     batch_seconds=150,
     specaugment_start=5_000,  # training steps
     beam_size=8,
-    search_options="",  # of the model's search, such as "{'max_labels_per_frame': 3}"
+    search_options="",  # such as "{'lm': 'LM_OUT', 'lm_scale': 0.4}": docs/recognition.md
     precision="float32",  # or "bfloat16"
     distributed="",  # "grad" or "param": trained in several processes
 )
@@ -85,6 +86,7 @@ max_seqs = 200
 
 
 # Model
+@with_language_models
 def get_model(*, epoch: int, step: int, **_other):
     """called by RETURNN"""
     features = LogMel(80)

@@ -14,11 +14,12 @@ from returnn.forward_iface import ForwardCallbackIface
 
 from .. import nn
 from .alignment_files import AlignmentHdf, AlignmentNotes, ctm_lines, frame_labels, soft_frames, write_lines
+from .fusion import fusion_of
 from .label_text import label_text
-from .recog_step import config_vocab
 from .search_options import read_dict, read_search_options
 from .times import frame_shift, word_times
 from .transcribe import can_align
+from .vocabulary import config_vocab
 
 __all__ = ["AlignCallback", "align_callback", "align_step"]
 
@@ -85,8 +86,9 @@ def _labels_to_align(
         return labels, nn.get_spatial_dim(labels)
     if kind != "search":
         raise ValueError(f"align_step: align_labels, expected targets or search, got {kind!r}")
-    options = read_search_options(config, model)
-    found = model.search(source, in_spatial_dim=spatial_dim, beam_size=config.int("beam_size", 1), **options)
+    options = read_search_options(config)
+    arguments = fusion_of(model, options, config).arguments
+    found = model.search(source, in_spatial_dim=spatial_dim, beam_size=options.beam_size, **arguments)
     lengths = nn.gather(found.lengths, indices=0, axis=found.beam_dim)
     labels_dim = nn.Dim(nn.relu(lengths), name="labels")  # of a layer, for the net dict
     labels = nn.gather(found.labels, indices=0, axis=found.beam_dim)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .nbest import NBest
 
-__all__ = ["expected_errors", "mbr_nbest", "posteriors"]
+__all__ = ["expected_errors", "mbr_nbest", "order_by_risk", "posteriors"]
 
 _DECIMALS = 9  # of an expected number of errors: what differs less is a tie, however the floats were summed
 
@@ -61,6 +61,18 @@ def expected_errors(hypotheses: Sequence[tuple[float, str]], *, scale: float = 1
     return np.array([risks[text] for text in texts])
 
 
+def order_by_risk(hypotheses: Sequence[tuple[float, str]], *, scale: float = 1.0) -> dict[int, float]:
+    """
+    :param hypotheses: (score, text) of one utterance, at least one
+    :param scale: see :func:`posteriors`
+    :return: index -> expected errors, the fewest first; among equals, the higher score is first, then what was first
+    :raises ValueError: see :func:`posteriors`
+    """
+    risks = [round(float(risk), _DECIMALS) + 0.0 for risk in expected_errors(hypotheses, scale=scale)]
+    order = sorted(range(len(risks)), key=lambda i: (risks[i], -hypotheses[i][0], i))
+    return {i: risks[i] for i in order}
+
+
 def mbr_nbest(nbest: Mapping[str, Sequence[tuple[float, str]]], *, scale: float = 1.0) -> NBest:
     """
     N-best lists in the order of the expected errors. Among equals, the higher score is first, then what was first.
@@ -72,8 +84,6 @@ def mbr_nbest(nbest: Mapping[str, Sequence[tuple[float, str]]], *, scale: float 
     """
     result: NBest = {}
     for tag, hypotheses in nbest.items():
-        risks = expected_errors(hypotheses, scale=scale) if hypotheses else []
-        rounded = [round(float(risk), _DECIMALS) + 0.0 for risk in risks]
-        order = sorted(range(len(rounded)), key=lambda i: (rounded[i], -hypotheses[i][0], i))
-        result[tag] = [(0.0 - rounded[i], hypotheses[i][1]) for i in order]
+        risks = order_by_risk(hypotheses, scale=scale) if hypotheses else {}
+        result[tag] = [(0.0 - risk, hypotheses[i][1]) for i, risk in risks.items()]
     return result

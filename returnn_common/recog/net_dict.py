@@ -71,6 +71,8 @@ def _make_engine(config: Any) -> Any:
         def get_net_dict_for_epoch(self, *, epoch: int, step: int | None = None, config: Any = None) -> dict[str, Any]:
             """As the base class does it, but keeps the model, and which layers hold the outputs."""
             net_dict, self.rf_model = rfl.get_net_dict(epoch=epoch, step=step if step is not None else 0)
+            # The base class has read it before; get_model may have changed it, see with_language_models.
+            self.preload_from_files = self.config.typed_value("preload_from_files", {})
             outputs = get_run_ctx().outputs.data
             if not outputs:
                 raise ValueError("forward_step did not mark any output")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn
+from .mbr import order_by_risk
 from .segments import Segment, split_at_silence
 from .times import WordTime, frame_shift, word_times
 
@@ -54,6 +55,8 @@ class Transcriber:
     :param decode: label indices -> text
     :param features: waveform {time}, 16 kHz -> features {frames, dim}, for models that take no waveforms
     :param search: further arguments of ``model.search``: ``beam_size``, ``lm``, ``lm_scale``, ...
+    :param mbr_scale: of the scores, to choose by minimum Bayes risk among the hypotheses of each segment, see
+        :func:`.mbr.mbr_nbest`; None: the one with the best score
     :param with_times: of the words
     :param max_seconds: longer waveforms are split, see :func:`split_at_silence`
     :param batch_seconds: how much is recognised at a time, padding included; one segment at least
@@ -68,6 +71,7 @@ class Transcriber:
         decode: Callable[[list[int]], str],
         features: Callable[[np.ndarray], np.ndarray] | None = None,
         search: Mapping[str, Any] | None = None,
+        mbr_scale: float | None = None,
         with_times: bool = True,
         max_seconds: float = 30.0,
         batch_seconds: float = 120.0,
@@ -82,6 +86,7 @@ class Transcriber:
         self.decode = decode
         self.features = features
         self.search = dict(search or {})
+        self.mbr_scale = mbr_scale
         self.with_times = with_times
         self.max_seconds = max_seconds
         self.batch_seconds = batch_seconds
@@ -123,13 +128,20 @@ class Transcriber:
         source, time = self._make_source([segment.samples for segment in segments])
         model = _with_one_encoding(self.model) if self.with_times else self.model
         hypotheses = model.search(source, in_spatial_dim=time, **self.search)
-        best = [(hypotheses.nbest(i) or [(-math.inf, [])])[0] for i in range(len(segments))]
+        best = [self._choose(hypotheses.nbest(i)) for i in range(len(segments))]
         labels = [ids for _, ids in best]
         words = self._find_times(model, source, time, labels, segments) if self.with_times else [None] * len(segments)
         return [
             Transcript(self.decode(ids).strip(), score, segment.offset, _end(segment), words_of_it)
             for (score, ids), segment, words_of_it in zip(best, segments, words, strict=True)
         ]
+
+    def _choose(self, nbest: Sequence[tuple[float, list[int]]]) -> tuple[float, list[int]]:
+        """:return: score of the search, labels"""
+        if not nbest or self.mbr_scale is None:
+            return nbest[0] if nbest else (-math.inf, [])
+        (first, *_) = order_by_risk([(score, self.decode(ids)) for score, ids in nbest], scale=self.mbr_scale)
+        return nbest[first]
 
     def _make_source(self, waveforms: Sequence[np.ndarray]) -> tuple[nn.Tensor, nn.Dim]:
         arrays = [np.asarray(x if self.features is None else self.features(x), "float32") for x in waveforms]

@@ -12,6 +12,7 @@ A checkpoint is named as RETURNN names it, by its path without suffix, such as `
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,16 @@ from typing import Any
 
 import numpy
 
-__all__ = ["Checkpoint", "compare_parameters", "find_checkpoint", "read_checkpoint", "strip_suffix", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "compare_parameters",
+    "find_checkpoint",
+    "find_last_checkpoint",
+    "list_epochs",
+    "read_checkpoint",
+    "strip_suffix",
+    "write_checkpoint",
+]
 
 # What shows that a checkpoint is there, whole: each engine writes this last, or at once.
 _MARKERS = {"torch": ".pt", "tensorflow": ".index", "jax": ".orbax"}
@@ -65,6 +75,30 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[str, str]:
     if len(found) > 1:
         raise ValueError(f"checkpoint {path} is ambiguous, there is one of each of {', '.join(found)}: add the suffix")
     return found[0], base
+
+
+def list_epochs(folder: str | os.PathLike[str]) -> list[int]:
+    """:return: epochs of which a run has a checkpoint ``epoch.NNN`` in this folder, in order"""
+    files = os.listdir(folder) if os.path.isdir(folder) else []
+    names = (re.fullmatch(r"epoch\.(\d+)\.(pt|index|orbax)", file) for file in files)
+    return sorted({int(name[1]) for name in names if name})
+
+
+def find_last_checkpoint(folder: str | os.PathLike[str], *, num_epochs: int) -> str:
+    """
+    :param folder: with the checkpoints of a run
+    :param num_epochs: of its whole training
+    :return: the average of its last epochs, ``average.NNN``, if it is there, else the last epoch; without suffix
+    :raise FileNotFoundError: there is none
+    """
+    folder = os.fspath(folder)
+    epochs = list_epochs(folder)
+    names = [f"average.{num_epochs:03d}", *(f"epoch.{epoch:03d}" for epoch in epochs[-1:])]
+    for name in names:
+        path = os.path.join(folder, name)
+        if any(os.path.exists(path + marker) for marker in _MARKERS.values()):
+            return find_checkpoint(path)[1]
+    raise FileNotFoundError(f"no checkpoint in {folder}")
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

@@ -13,7 +13,7 @@ import pytest
 from returnn_common.cli import main
 from returnn_common.cli.errors import CommandError
 from returnn_common.cli.recog import command, recognise_run
-from returnn_common.cli.recog.request import Asked
+from returnn_common.cli.recog.request import Asked, check_request
 from returnn_common.cli.recog.tune import Tuning
 from returnn_common.recog import write_nbest
 from returnn_common.recog.components import Components, ScoredList, rerank
@@ -83,10 +83,10 @@ def _references(folder: Path, split: str) -> dict[str, str]:
 def test_rescoring(out: Path, lm: str):
     """the language model is not in the search, but in the scores"""
     runner = _Returnn()
-    asked = Asked(beam=5, lm=lm, options={"lm_scale": "2", "ctc_scale": "0.25"}, lm_in_search=False)
+    asked = Asked(beam=5, lm=lm, options={"lm_scale": "2", "ctc_scale": "0.25"}, rescore=True)
     recognise_run(str(out), asked, runner=runner, mbr=1.0)
     folder = out / "recog" / "average-beam5-ctc_scale0.25-words"
-    assert "search_options = {'ctc_scale': 0.25}\n" in (folder / "config.py").read_text()
+    assert f"search_options = {{'ctc_scale': 0.25, 'lm': '{lm}'}}\n" in (folder / "config.py").read_text()
     ((_, options),) = runner.calls
     assert options["recog_components_file"] == str(folder / "test.scores.json.gz")
     scales = {"decoder": 0.75, "ctc": 0.25, "lm": 2.0, "length_exponent": 0.0}
@@ -100,7 +100,7 @@ def test_rescoring(out: Path, lm: str):
     content = json.loads((folder / "results.json").read_text())["splits"]["test"]
     assert list(content["wer"]) == ["search", "rescored", "mbr", "oracle"]
     # Another scale: the same search.
-    asked = Asked(beam=5, lm=lm, options={"lm_scale": "0.1", "ctc_scale": "0.25"}, lm_in_search=False)
+    asked = Asked(beam=5, lm=lm, options={"lm_scale": "0.1", "ctc_scale": "0.25"}, rescore=True)
     runner = _Returnn()
     recognise_run(str(out), asked, runner=runner)
     assert runner.calls == [] and read_nbest(folder / "test.rescored.py.gz") != found
@@ -109,7 +109,7 @@ def test_rescoring(out: Path, lm: str):
 def test_tuning(folder: Path, out: Path, lm: str, capsys):
     """the best of the grid on dev, by hand; and test in the order of its scales"""
     runner = _Returnn()
-    asked = Asked(splits=["dev"], beam=5, lm=lm, lm_in_search=False, lm_needs_scale=False)
+    asked = Asked(splits=["dev"], beam=5, lm=lm, tuned=True)
     tuning = Tuning(["lm_scale=0:2:0.5", "ctc_scale=0,0.5", "length_exponent=0:1:1"], apply_to=["test"])
     recognise_run(str(out), asked, tuning=tuning, runner=runner)
     assert runner.tasks == ["forwarddev", "forwardtest"]
@@ -149,8 +149,7 @@ def test_the_command_that_is_suggested(out: Path, lm: str, capsys, monkeypatch):
         splits=["dev"],
         beam=5,
         lm=lm,
-        lm_in_search=False,
-        lm_needs_scale=False,
+        tuned=True,
         checkpoint="1",
         options={"max_len": "9"},
     )
@@ -170,7 +169,7 @@ def test_the_command_that_is_suggested(out: Path, lm: str, capsys, monkeypatch):
 def test_defaults(out: Path, lm: str):
     """what the model has parts for, and no more"""
     for names, arguments in {
-        ("search", "decoder", "ctc", "lm"): {"lm": lm, "lm_in_search": False, "lm_needs_scale": False},
+        ("search", "decoder", "ctc", "lm"): {"lm": lm, "tuned": True},
     }.items():
         runner = type("_Runner", (_Returnn,), {"names": names})()
         recognise_run(str(out), Asked(splits=["dev"], **arguments), tuning=Tuning(), runner=runner)
@@ -272,18 +271,25 @@ def test_arguments_that_do_not_fit(arguments: list[str], message: str, out: Path
 
 
 @pytest.mark.parametrize(
-    "arguments, in_search, tuning",
+    "arguments, rescore, tuning",
     [
-        (["--lm-scale", "0.3"], True, None),
-        (["--lm-scale", "0.3", "--rescore"], False, None),
-        (["--tune"], False, Tuning([], None, [])),
-        (["--tune", "lm_scale=0:1:0.1", "--lm-scale", "0"], False, Tuning(["lm_scale=0:1:0.1"], None, [])),
-        (["--tune", "--tune-random", "9", "--lm-scale", "0.3", "--apply-to", "test"], True, Tuning([], 9, ["test"])),
+        (["--lm-scale", "0.3"], None, None),
+        (["--lm-scale", "0.3", "--rescore"], True, None),
+        (["--tune"], None, Tuning([], None, [])),
+        (["--tune", "--tune-random", "9", "--lm-scale", "0.3", "--apply-to", "test"], None, Tuning([], 9, ["test"])),
     ],
 )
-def test_command_line(arguments: list[str], in_search: bool, tuning: Tuning | None, monkeypatch):
+def test_command_line(arguments: list[str], rescore: bool | None, tuning: Tuning | None, monkeypatch):
     calls = []
     monkeypatch.setattr(command, "recognise_run", lambda *args, **kwargs: calls.append((args, kwargs)) or 0)
     assert main(["recog", "OUT", "--lm", "L", *arguments]) == 0
     ((_, asked), kwargs) = calls[0]
-    assert (asked.lm_in_search, kwargs["tuning"]) == (in_search, tuning)
+    assert (asked.rescore, asked.tuned, kwargs["tuning"]) == (rescore, tuning is not None, tuning)
+
+
+@pytest.mark.parametrize("lm_scale, in_search", [("0", False), ("0.0", False), (None, False), ("0.3", True)])
+def test_whether_the_language_model_is_in_the_search(lm_scale: str | None, in_search: bool, out: Path, lm: str):
+    """when its scale is tuned"""
+    asked = Asked(lm=lm, options={} if lm_scale is None else {"lm_scale": lm_scale}, tuned=True)
+    options = check_request(str(out), asked).search_options
+    assert options == {"lm": lm, **({"lm_scale": 0.3} if in_search else {})}

@@ -62,15 +62,15 @@ def _error(capsys, *arguments: str) -> str:
         (["digits_ctc", "--corpus", "CORPUS", "--set", "num_epochs=0"], "ValueError: "),
         (
             ["digits_ctc", "--corpus", "CORPUS", "--set", "search_options=max"],
-            "digits_ctc.py: search_options: expected a dict such as {'length_exponent': 0.5}, got 'max'",
+            "digits_ctc.py: search_options: expected a dict such as {'lm_scale': 0.3}, got 'max'",
         ),
         (
             ["digits_ctc", "--corpus", "CORPUS", "--set", "search_options={'ctc_scale': 1}"],
-            "digits_ctc.py: search option 'ctc_scale': CtcModel.search has no such option, it has lm_scale, ",
+            "digits_ctc.py: search option 'ctc_scale': CtcModel.search has no such option, it has bos, ",
         ),
         (
             ["digits_ctc", "--corpus", "CORPUS", "--set", "search_options={'lm_scale': 1.0}"],
-            "digits_ctc.py: the model has no lm for lm_scale 1.0",
+            "digits_ctc.py: search_options: lm_scale 1.0 needs lm, there is no language model",
         ),
         (["digits_ctc", "--corpus", "CORPUS", "--set", "num_average=0"], "expected num_average of at least 1, got 0"),
     ],

@@ -10,7 +10,8 @@ import pytest
 
 from returnn_common.cli.errors import CommandError
 from returnn_common.cli.run import run_recipe
-from returnn_common.cli.run.finished import choose_checkpoint, find_data, list_epochs, load_run
+from returnn_common.cli.run.finished import choose_checkpoint, find_data, load_run
+from returnn_common.training.checkpoints import list_epochs
 from tests.cli.fake_returnn import FakeReturnn
 from tests.cli.tiny import SMALL, make_corpus
 
@@ -34,7 +35,7 @@ def test_what_is_read(finished: Path):
     assert run.recipe.options["model_dim"] == 8 and run.recipe.options["backend"] == "torch"
     assert load_run(finished, backend="jax").recipe.options["backend"] == "jax"
     assert find_data(run) == finished / "data"
-    assert list_epochs(run) == [1, 2]
+    assert list_epochs(run.folder.checkpoints) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_model_without_parts(tmp_path: Path):
 
 def test_unknown_option(tmp_path: Path):
     model = shared._model(shared._vocab_dim())
-    with pytest.raises(ValueError, match="search option 'foo': CtcModel.search has no such option, it has lm_scale, "):
+    with pytest.raises(
+        ValueError, match="search option 'foo': CtcModel.search has no such option, it has bos, eos, recombine"
+    ):
         _forward(model, tmp_path, search_options={"foo": 1})
     assert isinstance(_forward(model, tmp_path, search_options={}), TensorDict)

@@ -22,7 +22,9 @@ from .tune import Tuning
 
 __all__ = ["add_parser", "main", "recognise_run"]
 
-_OPTIONS = ("lm_scale", "ctc_scale", "length_exponent")  # of searches, which have arguments of their own here
+# Options of the search that have arguments of their own here.
+_OPTIONS = ("lm_scale", "phrases", "phrase_bonus", "word_list", "ctc_scale", "length_exponent")
+_OTHER_ARGUMENTS = {"beam_size": "--beam", **{name: f"--{name}" for name in ("lm", "nbest", "mbr", "rescore")}}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -35,7 +37,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="recognise with a run's model, in other ways than the run did",
         description="Recognise splits of the corpus with the model of a run that has ended, or still trains, and write "
         "n-best lists and word error rates to OUT_DIR/recog/NAME. What the run itself has recognised stays. Run the "
-        "same command again after an interruption, and it goes on. See docs/recognition.md.",
+        "same command again after an interruption, and it goes on. The recipe's search_options hold the same: what is "
+        "not given here is as they say. See docs/recognition.md.",
     )
     parser.add_argument("out", metavar="OUT_DIR", help="folder that 'returnn-common run' has written")
     parser.add_argument(
@@ -50,10 +53,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--lm", metavar="LM", help="folder of a run of a language model with the same vocabulary, or an ARPA file"
     )
     parser.add_argument("--lm-scale", metavar="X", help="weight of the language model")
+    parser.add_argument("--phrases", metavar="FILE", help="phrases that are expected, one in each line")
+    parser.add_argument("--phrase-bonus", metavar="X", help="for each of them, natural log")
+    parser.add_argument("--word-list", metavar="FILE", help="recognise only words of this list, one in each line")
     parser.add_argument("--ctc-scale", metavar="X", help="weight of CTC beside an attention decoder")
     parser.add_argument("--length-exponent", metavar="X", help="of the length normalisation")
     parser.add_argument(
-        "--set", metavar="OPTION=VALUE", action="append", default=[], help="a further option of the model's search"
+        "--set",
+        metavar="OPTION=VALUE",
+        action="append",
+        default=[],
+        help="another of the recipe's search_options, such as transcript_lm=LM, transcript_lm_scale=X (subtracted), "
+        "internal_lm_scale=X, or what else the model's search takes; VALUE None: without it",
     )
     parser.add_argument("--nbest", metavar="N", type=int, help="hypotheses to write (default: all in the beam)")
     parser.add_argument(
@@ -105,12 +116,7 @@ def main(args: argparse.Namespace) -> int:
         raise CommandError("--tune-random and --apply-to need --tune")
     if args.tune is not None and args.rescore:
         raise CommandError("--rescore and --tune exclude each other")
-    if args.rescore and args.lm is None:
-        raise CommandError("--rescore needs --lm")
     options = _search_options(args)
-    in_search = not args.rescore
-    if args.tune is not None and args.lm is not None:
-        in_search = options.get("lm_scale", "0") not in ("0", "0.0")
     tuning = None
     if args.tune is not None:
         tuning = Tuning(asked=args.tune, num_random=args.tune_random, apply_to=args.apply_to)
@@ -123,8 +129,8 @@ def main(args: argparse.Namespace) -> int:
         checkpoint=args.checkpoint,
         backend=args.backend,
         name=args.name,
-        lm_in_search=in_search,
-        lm_needs_scale=args.tune is None,
+        rescore=True if args.rescore else None,
+        tuned=args.tune is not None,
     )
     return recognise_run(args.out, asked, mbr=args.mbr, tuning=tuning)
 
@@ -137,8 +143,8 @@ def _search_options(args: argparse.Namespace) -> dict[str, str]:
             raise CommandError(f"--set {setting}: expected OPTION=VALUE")
         if name in options:
             raise CommandError(f"--set {setting}: {name!r} is given twice")
-        if name in ("beam_size", "lm"):
-            raise CommandError(f"--set {setting}: use --{name.removesuffix('_size')}")
+        if name in _OTHER_ARGUMENTS and text != "None":
+            raise CommandError(f"--set {setting}: use {_OTHER_ARGUMENTS[name]}")
         options[name] = text
     return options
 
@@ -155,7 +161,7 @@ def recognise_run(
     """
     :param out: folder of a run
     :param asked: the arguments
-    :param mbr: scale of the scores for minimum Bayes risk; None: without
+    :param mbr: scale of the scores for minimum Bayes risk; None: as the recipe's ``search_options`` say
     :param tuning: of scales; None: without
     :param runner: starts RETURNN
     :param console: of rich
@@ -167,8 +173,9 @@ def recognise_run(
     if mbr is not None and not 0 <= mbr < float("inf"):
         raise CommandError(f"--mbr {mbr}: expected a scale of at least 0")
     request = check_request(out, asked)
+    mbr = request.options.mbr if mbr is None else mbr
     order = None
-    if tuning is not None or (request.lm is not None and not request.lm_in_search):
+    if tuning is not None or request.options.rescore:
         order = _make_order(request, tuning)
     check_backend(request.backend)
     folder = RecogFolder(request.run.folder.recog / request.name)

@@ -5,47 +5,63 @@ What a recognition is asked for, checked before any work is done.
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...recog.components import LENGTH_EXPONENT
-from ...recog.search_options import check_search_options
+from ...recog.fusion import fusion_of, part_names, part_scales
+from ...recog.language_model import TrainedLanguageModel, add_language_models
+from ...recog.search_options import (
+    FUSED_OPTIONS,
+    LANGUAGE_MODELS,
+    SearchOptions,
+    make_paths_absolute,
+    parse_search_options,
+    read_dict,
+)
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
-from ..run.recipe import Recipe
-from .lm import RecogLm, find_lm
 
 __all__ = [
     "Asked",
     "Request",
-    "check_recipe_search",
     "check_request",
+    "check_search",
     "checkpoint_name",
     "choose_splits",
     "make_model_of",
+    "parse_option",
+    "recipe_search_options",
+    "search_options_of",
 ]
+
+if TYPE_CHECKING:
+    from ..run_model import RunModel
+
+_OF_LISTS = ("beam_size", "nbest", "mbr", "rescore")
+_FILES = ("phrases", "word_list")
 
 
 @dataclass(frozen=True)
 class Asked:
     """
-    The arguments of the command.
+    The arguments of the command. What is None is as the recipe's ``search_options`` say.
 
     :param splits: to recognise, "dev" and "test" stand for all such splits; none: all test splits
-    :param beam: size of the beam; None: that of the recipe
+    :param beam: size of the beam
     :param lm: folder of the run of a language model, or an ARPA file
-    :param options: of the search, as text; those of the recipe apply where they are not given
-    :param nbest: hypotheses to write; None: all in the beam
+    :param options: of the search, as text; "None" takes one of the recipe's away
+    :param nbest: hypotheses to write; None: all in the beam, if the recipe does not say
     :param checkpoint: see :func:`choose_checkpoint`
     :param backend: of RETURNN; None: the one that has trained
     :param name: of the recognition; None: made from the rest
-    :param lm_in_search: else, the language model only scores what the search without it finds
-    :param lm_needs_scale: else, its scale is still to be found
+    :param rescore: the language model only scores what the search without it finds
+    :param tuned: scales are still to be found; a language model without one, or with 0, is not in the search
     """
 
     splits: Sequence[str] = ()
@@ -56,8 +72,8 @@ class Asked:
     checkpoint: str | None = None
     backend: str | None = None
     name: str | None = None
-    lm_in_search: bool = True
-    lm_needs_scale: bool = True
+    rescore: bool | None = None
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,12 +86,9 @@ class Request:
     :param splits: to recognise
     :param data: the prepared corpus; None: the recipe needs none
     :param checkpoint: of the recogniser
-    :param beam: size of the beam
-    :param nbest: hypotheses to write; 0: all
-    :param lm: None: none
-    :param options: of the search, without the language model's
-    :param lm_scale: of the language model; None: it is in no score
-    :param lm_in_search: see :class:`Asked`
+    :param options: of the search, and of its lists
+    :param given: the same, by name, those that are there
+    :param tuned: see :class:`Asked`
     :param name: of the recognition
     """
 
@@ -84,31 +97,54 @@ class Request:
     splits: list[str]
     data: Path | None
     checkpoint: Path
-    beam: int
-    nbest: int
-    lm: RecogLm | None
-    options: dict[str, Any]
-    lm_scale: float | None
-    lm_in_search: bool
+    options: SearchOptions
+    given: Mapping[str, Any]
+    tuned: bool
     name: str
 
     @property
+    def beam(self) -> int:
+        """size of the beam"""
+        return self.options.beam_size
+
+    @property
+    def nbest(self) -> int:
+        """hypotheses to write; 0: all"""
+        return self.options.nbest
+
+    @property
     def search_options(self) -> dict[str, Any]:
-        """for the search, with the language model's scale"""
-        in_search = self.lm_scale is not None and self.lm_in_search
-        return {**self.options, **({"lm_scale": self.lm_scale} if in_search else {})}
+        """for the search in RETURNN, whose lists are the search's own"""
+        found = {name: value for name, value in self.given.items() if name not in _OF_LISTS}
+        for lm, scale in LANGUAGE_MODELS.items():
+            is_scored = self.options.rescore or self.tuned
+            if self.options.rescore or not found.get(scale):
+                found.pop(scale, None)
+                if not is_scored:
+                    found.pop(lm, None)
+        return found
 
     @property
     def settings(self) -> dict[str, Any]:
         """what makes this recognition another than others; plain data"""
+        search = self.search_options
+        lms: dict[str, Any] = {}
+        for name in LANGUAGE_MODELS:
+            path = search.pop(name, None)
+            if name == "lm" or path is not None:
+                is_run = path is not None and not Path(path).is_file()
+                checkpoint = TrainedLanguageModel(path, option=name).last_checkpoint() if is_run else None
+                lms.update({name: path, f"{name}_checkpoint": checkpoint})
+        files = {name: search[name] for name in _FILES if isinstance(search.get(name), str)}
+        hashes = {f"{name}_sha256": hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items()}
         return {
             "checkpoint": str(self.checkpoint),
             "backend": self.backend,
             "beam": self.beam,
             "nbest": self.nbest,
-            "lm": None if self.lm is None else str(self.lm.path),
-            "lm_checkpoint": None if self.lm is None or self.lm.checkpoint is None else str(self.lm.checkpoint),
-            "search": self.search_options,
+            **lms,
+            "search": search,
+            **hashes,
         }
 
 
@@ -121,43 +157,84 @@ def check_request(out: str, asked: Asked) -> Request:
     run = load_run(out, backend=asked.backend)
     if run.recipe.evaluation != "wer":
         raise CommandError(f"{out}: {run.name} is a language model, which recognises nothing")
-    backend = asked.backend or run.backend
     splits = choose_splits(run, asked.splits or ["test"])
-    beam = _check_int("--beam", run.config.get("beam_size", 1) if asked.beam is None else asked.beam)
-    nbest = 0 if asked.nbest is None else _check_int("--nbest", asked.nbest)
-    if nbest > beam:
-        raise CommandError(f"--nbest {nbest}: the beam has only {beam}; give a larger --beam")
+    given = _merge_options(search_options_of(run), asked)
+    if "beam_size" not in given:
+        given["beam_size"] = run.config.get("beam_size", 1)
+    try:
+        options = parse_search_options(given, needs_scale=not asked.tuned)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if options.nbest > options.beam_size:
+        raise CommandError(f"--nbest {options.nbest}: the beam has only {options.beam_size}; give a larger --beam")
     checkpoint = choose_checkpoint(run, asked.checkpoint)
-    given = _parse_dict(run.config.get("search_options"), path=run.recipe.path)
-    options = {**given, **{key: _parse(text) for key, text in asked.options.items()}}
-    lm_scale = options.pop("lm_scale", None)
-    if lm_scale is not None and (isinstance(lm_scale, bool) or not isinstance(lm_scale, (int, float))):
-        raise CommandError(f"--lm-scale {lm_scale}: expected a number")
-    if lm_scale and asked.lm is None:
-        raise CommandError(f"--lm-scale {lm_scale} needs --lm")
-    if asked.lm is not None and lm_scale is None and asked.lm_needs_scale:
-        how = "" if asked.lm_in_search else " --rescore"
-        raise CommandError(f"--lm {asked.lm}{how} needs --lm-scale (or --tune)")
-    lm = None if asked.lm is None else find_lm(asked.lm, run=run, backend=backend)
-    if lm_scale == 0 and asked.lm_in_search:
-        lm = lm_scale = None
     request = Request(
         run=run,
-        backend=backend,
+        backend=asked.backend or run.backend,
         splits=splits,
         data=find_data(run),
         checkpoint=checkpoint,
-        beam=beam,
-        nbest=nbest,
-        lm=lm,
         options=options,
-        lm_scale=lm_scale,
-        lm_in_search=asked.lm_in_search,
+        given=given,
+        tuned=asked.tuned,
         name=asked.name or "",
     )
     if request.search_options and importlib.util.find_spec("torch") is not None:
-        _check_options(request)
+        made = _made_model_of(run)
+        scored = options.rescore or asked.tuned
+        check_search(made, request.search_options, scales=given, scored=scored, what=str(run.folder.path))
     return Request(**{**vars(request), "name": _check_name(asked.name) if asked.name else _make_name(request)})
+
+
+def search_options_of(run: TrainedRun) -> dict[str, Any]:
+    """
+    :return: those of the recipe
+    :raises CommandError: if they are no dict
+    """
+    return recipe_search_options(run.config, run.settings, path=run.recipe.path)
+
+
+def recipe_search_options(namespace: Mapping[str, Any], settings: Mapping[str, str], *, path: Path) -> dict[str, Any]:
+    """
+    :param namespace: the recipe's globals
+    :param settings: its options, as text
+    :param path: of the recipe, for the message
+    :return: its ``search_options``
+    :raises CommandError: if they are no dict
+    """
+    from returnn.config import Config
+
+    value = namespace.get("search_options")
+    if "search_options" in settings and "search_options" not in namespace["options"].defaults:
+        value = settings["search_options"]
+    try:
+        return read_dict(Config({"search_options": value}), "search_options")
+    except ValueError as error:
+        raise CommandError(f"recipe {path}: {error}") from None
+
+
+def _merge_options(of_recipe: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """:return: without what is None, paths absolute"""
+    options = {**of_recipe, **{name: parse_option(name, text) for name, text in asked.options.items()}}
+    if asked.beam is not None:
+        options["beam_size"] = _check_int("--beam", asked.beam)
+    if asked.nbest is not None:
+        options["nbest"] = _check_int("--nbest", asked.nbest)
+    if asked.rescore is not None:
+        options["rescore"] = asked.rescore
+    if asked.lm is not None:
+        options["lm"] = asked.lm
+    elif "lm_scale" in asked.options and options.get("lm_scale") and options.get("lm") is None:
+        raise CommandError(f"--lm-scale {asked.options['lm_scale']} needs --lm")
+    options = {name: value for name, value in options.items() if value is not None}
+    how = " --rescore" if asked.rescore else ""
+    if asked.rescore and not options.keys() & LANGUAGE_MODELS.keys():
+        raise CommandError("--rescore needs --lm")
+    if asked.lm is not None and not Path(asked.lm).exists():
+        raise CommandError(f"--lm {asked.lm}: no such folder or file")
+    if asked.lm is not None and "lm_scale" not in options and not asked.tuned:
+        raise CommandError(f"--lm {asked.lm}{how} needs --lm-scale (or --tune)")
+    return make_paths_absolute(options)
 
 
 def make_model_of(run: TrainedRun) -> Any:
@@ -165,47 +242,55 @@ def make_model_of(run: TrainedRun) -> Any:
     :return: the model of a run in this process, untrained
     :raises CommandError: if it fails, or PyTorch is not installed
     """
+    return _made_model_of(run).model
+
+
+def _made_model_of(run: TrainedRun) -> RunModel:
     from ..run_model import make_model
 
     corpus = {} if run.corpus is None else {"corpus": str(run.corpus)}
-    return make_model(run.folder.config, {**run.settings, **corpus}).model
+    return make_model(run.folder.config, {**run.settings, **corpus})
 
 
-def _check_options(request: Request):
-    parts = ["lm"] if request.lm is not None else []
-    _check_search(make_model_of(request.run), request.search_options, parts=parts, what=str(request.run.folder.path))
-
-
-def check_recipe_search(path: Path, recipe: Recipe, settings: Mapping[str, str]):
+def check_search(
+    made: RunModel,
+    options: Mapping[str, Any],
+    *,
+    what: str,
+    scales: Mapping[str, Any] | None = None,
+    scored: bool = False,
+):
     """
-    Before a training: the recipe's option ``search_options``, which is only used after it.
+    Before any work: makes all that the search needs.
 
-    :param path: of the recipe
-    :param recipe: as loaded
-    :param settings: its options, as text
-    :raises CommandError: if it is no dict, or the model's search does not take it
+    :param made: the recipe's model, in this process, untrained
+    :param options: ``search_options``
+    :param what: whose, for the message
+    :param scales: the options that say the scales; None: the same
+    :param scored: language models may be without scale, for only their scores are needed
+    :raises CommandError: for unknown options, what does not fit the model, and weights of what there is not
     """
-    from ..run_model import make_model
+    from returnn.config import Config
 
-    options = _parse_dict(recipe.options.get("search_options"), path=path)
-    if options and importlib.util.find_spec("torch") is not None:
-        _check_search(make_model(path, settings).model, options, parts=[], what=f"recipe {path}")
-
-
-def _check_search(model: Any, options: Mapping[str, Any], *, parts: Sequence[str], what: str):
-    """Unknown options, and weights of what the model does not have."""
+    config = Config()
+    config.typed_dict = {**made.config.typed_dict, "search_options": dict(options)}
+    config.dict = {name: value for name, value in made.config.dict.items() if name != "search_options"}
+    if scored:
+        config.typed_dict["recog_components_file"] = "none"
     try:
-        check_search_options(model, options)
-        if not hasattr(model, "part_scales"):
+        read = parse_search_options(options, needs_scale=not scored)
+        add_language_models(made.model, config, backend="torch")
+        fusion_of(made.model, read, config)
+        if not hasattr(made.model, "part_scales"):
             return
-        taken = inspect.signature(model.part_scales).parameters
-        scales = model.part_scales(**{name: value for name, value in options.items() if name in taken})
+        of_scales = read if scales is None else parse_search_options(scales, needs_scale=not scored)
+        found = part_scales(made.model, of_scales)
     except (ValueError, TypeError) as error:
         raise CommandError(f"{what}: {error}") from None
-    known = (*model.part_names, *parts, LENGTH_EXPONENT)
-    missing = [name for name, scale in scales.items() if scale and name not in known]
+    known = (*part_names(made.model, read), LENGTH_EXPONENT)
+    missing = [name for name, scale in found.items() if scale and name not in known]
     if missing:
-        given = ", ".join(f"{name} {value}" for name, value in options.items() if name in taken)
+        given = ", ".join(f"{name} {value}" for name, value in options.items() if name not in FUSED_OPTIONS)
         raise CommandError(f"{what}: the model has no {' and no '.join(missing)} for {given}")
 
 
@@ -228,17 +313,14 @@ def choose_splits(run: TrainedRun, names: Sequence[str], *, what: str = "--split
     return list(dict.fromkeys(splits))
 
 
-def _parse_dict(value: Any, *, path: Path) -> dict[str, Any]:
-    """:return: the search options that a recipe has"""
-    value = _parse(value) if value and isinstance(value, str) else value or {}
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise CommandError(
-            f"recipe {path}: search_options: expected a dict such as {{'length_exponent': 0.5}}, got {value!r}"
-        )
-    return dict(value)
-
-
-def _parse(text: str) -> Any:
+def parse_option(name: str, text: str) -> Any:
+    """
+    :param name: of an option of the search
+    :param text: as on the command line
+    :return: its value; a text that is none of Python, such as a path, is itself
+    """
+    if name in (*LANGUAGE_MODELS, *_FILES) and text != "None" and not text.startswith("["):
+        return text
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -264,10 +346,15 @@ def checkpoint_name(request: Request) -> str:
 
 
 def _make_name(request: Request) -> str:
-    """:return: such as average-beam12-lm_scale0.4"""
+    """:return: such as average-beam12-lm_scale0.4-LM"""
+    search = request.search_options
+    lm = search.pop("lm", None)
     parts = [checkpoint_name(request), f"beam{request.beam}"]
     parts += [f"nbest{request.nbest}"] if request.nbest else []
-    parts += [f"{name}{value}" for name, value in sorted(request.search_options.items())]
-    parts += [request.lm.path.stem] if request.lm is not None else []
+    for name, value in sorted(search.items()):
+        if name in (*LANGUAGE_MODELS, *_FILES):
+            value = f"-{Path(value).stem}" if isinstance(value, str) else len(value)
+        parts.append(f"{name}{value}")
+    parts += [Path(lm).stem] if lm is not None else []
     parts += [request.backend] if request.backend != request.run.backend else []
     return re.sub(r"[^\w.,=+-]+", "_", "-".join(parts))

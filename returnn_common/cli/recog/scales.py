@@ -4,19 +4,24 @@ Which scales are tuned: ranges and values from the command line, and what they m
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...recog.components import LENGTH_EXPONENT
+from ...recog.fusion import part_names, part_scales, scale_options
+from ...recog.search_options import change_search_options
 from ...recog.tuning import grid, random_points
 from ..errors import CommandError
 from .request import Request, make_model_of
 
 __all__ = ["PartScales", "choose_points"]
 
-_DEFAULTS = {"lm_scale": "0:1:0.1", "ctc_scale": "0:0.9:0.1", "length_exponent": "0:2:0.25"}
+_DEFAULTS = {
+    "lm_scale": "0:1:0.1",
+    "transcript_lm_scale": "0:1:0.1",
+    "ctc_scale": "0:0.9:0.1",
+    "length_exponent": "0:2:0.25",
+}
 _MAX_POINTS = 200_000
 
 
@@ -29,17 +34,12 @@ class PartScales:
     """
 
     def __init__(self, request: Request):
-        model = make_model_of(request.run)
-        if not hasattr(model, "part_scales"):
-            raise CommandError(
-                f"{request.run.folder.path}: {type(model).__name__} has no part_scales, which this needs"
-            )
-        self._part_scales: Callable[..., Mapping[str, float]] = model.part_scales
-        self.names: tuple[str, ...] = (*model.part_names, *(["lm"] if request.lm is not None else []))
-        self.options = list(inspect.signature(model.part_scales).parameters)
-        self._given: dict[str, Any] = {name: v for name, v in request.options.items() if name in self.options}
-        if request.lm_scale is not None:
-            self._given["lm_scale"] = request.lm_scale
+        self._model = make_model_of(request.run)
+        self._options = request.options
+        try:
+            self.names = part_names(self._model, request.options)
+        except ValueError as error:
+            raise CommandError(f"{request.run.folder.path}: {error}") from None
 
     def __call__(self, point: Mapping[str, float]) -> dict[str, float]:
         """
@@ -48,17 +48,17 @@ class PartScales:
         :raises CommandError: for a value that the model refuses
         """
         try:
-            scales = self._part_scales(**{**self._given, **point})
+            scales = part_scales(self._model, change_search_options(self._options, point))
         except (ValueError, TypeError) as error:
             raise CommandError(f"scales {dict(point)}: {error}") from None
         return {name: scale for name, scale in scales.items() if name in (*self.names, LENGTH_EXPONENT)}
 
     def relevant(self) -> list[str]:
         """:return: options that change the scale of a part that there is, and of no other"""
-        before = self._part_scales(**self._given)
+        before = part_scales(self._model, self._options)
         found = []
-        for option in self.options:
-            after = self._part_scales(**{**self._given, option: 0.123456})
+        for option in scale_options(self._model):
+            after = part_scales(self._model, change_search_options(self._options, {option: 0.123456}))
             changed = [name for name in after if after[name] != before.get(name)]
             if changed and all(name in (*self.names, LENGTH_EXPONENT) for name in changed):
                 found.append(option)

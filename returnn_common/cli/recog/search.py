@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...recog.search_options import LANGUAGE_MODELS
 from ..errors import CommandError
 from ..quiet import stderr_to
 from ..run.distributed import failure
@@ -46,13 +47,18 @@ class Recognition:
 
 def config_code(request: Request) -> str:
     """:return: text of RETURNN's config: that of the run, with what the search and the language model need"""
+    options = request.search_options
     lines = [
         "#!rnn.py",
         '"""Written by returnn-common recog."""',
         f"config.load_file({str(request.run.folder.config)!r})",
-        f"search_options = {request.search_options!r}",
-        *(request.lm.code if request.lm is not None else ()),
+        f"search_options = {options!r}",
     ]
+    if LANGUAGE_MODELS.keys() & options.keys():
+        lines += [
+            "from returnn_common.recog.language_model import with_language_models",
+            "get_model = with_language_models(get_model)",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -127,32 +133,26 @@ def run_returnn(recognition: Recognition, *arguments: str, log: Path, **callback
 def find_loadable_checkpoint(recognition: Recognition) -> Path:
     """
     :param recognition:
-    :return: what RETURNN loads: the run's own, or one for this engine and with the language model
+    :return: what RETURNN loads: the run's own, or one for this engine
     :raises CommandError: if it cannot be made
     """
     from ...training.checkpoints import find_checkpoint
-    from ...training.merge import merge_checkpoints
+    from ...training.convert import convert_checkpoint
 
     request, folder = recognition.request, recognition.folder
-    lm = request.lm if request.lm is not None and request.lm.checkpoint is not None else None
-    if lm is None and request.backend == _backend_of(request):
+    if request.backend == _backend_of(request):
         return Path(find_checkpoint(request.checkpoint)[1])
     number = "".join(part for part in request.checkpoint.name.split(".") if part.isdecimal()) or "001"
-    out = folder.checkpoints / f"merged.{number}"  # RETURNN takes the number for the epoch
+    out = folder.checkpoints / f"{request.backend}.{number}"  # RETURNN takes the number for the epoch
     try:
         return Path(find_checkpoint(out)[1])
     except FileNotFoundError:
         pass
-    parts, models = {"": request.checkpoint}, {}
-    if lm is not None and lm.checkpoint is not None:
-        parts["recog_lm"] = lm.checkpoint
-    if request.backend == "torch":  # only there, tied parameters have each of their names
-        runs = {"": request.run, **({} if lm is None else {"recog_lm": lm.run})}
-        others = {"": _backend_of(request), "recog_lm": lm.run.backend if lm is not None and lm.run else "torch"}
-        models = {name: make_model_of(run) for name, run in runs.items() if run and others[name] != "torch"}
+    # Only PyTorch wants a parameter with several names under each of them, for which the model is needed.
+    model = make_model_of(request.run) if request.backend == "torch" else None
     try:
         with stderr_to():
-            return Path(merge_checkpoints(parts, out, backend=request.backend, models=models))
+            return Path(convert_checkpoint(request.checkpoint, out, backend=request.backend, model=model))
     except (ValueError, OSError) as error:
         raise CommandError(" ".join(str(error).split()), exit_status=1) from error
     except ImportError as error:

@@ -11,10 +11,12 @@ from typing import Any
 
 from ...recog.components import Components, read_components, rerank
 from ...recog.nbest import write_nbest
+from ...recog.search_options import LANGUAGE_MODELS
 from ...recog.tuning import TunedPoint, tune
 from ...recog.tuning_picture import draw_tuning
 from ..errors import CommandError
 from ..run.folder import write_json, write_text
+from .request import search_options_of
 from .results import references_of
 from .scales import PartScales
 from .search import Recognition
@@ -22,6 +24,7 @@ from .search import Recognition
 __all__ = ["Tuning", "tune_scales", "write_reranked"]
 
 _MAX_ROWS = 10
+_ARGUMENTS = ("lm", "lm_scale", "ctc_scale", "length_exponent", "phrases", "phrase_bonus", "word_list")
 
 
 @dataclass(frozen=True)
@@ -116,15 +119,18 @@ def _show(recognition: Recognition, name: str, tuned: list[TunedPoint]):
 def _command(recognition: Recognition, best: Mapping[str, float]) -> str:
     """:return: that recognises with these scales"""
     request = recognition.request
-    options: dict[str, Any] = {**request.search_options, **best}
-    own = {"lm_scale", "ctc_scale", "length_exponent"}
+    options: dict[str, Any] = {**request.given, **best}
+    for lm, scale in LANGUAGE_MODELS.items():
+        if not options.get(scale):
+            options.update({lm: None, scale: None})
+    of_recipe = search_options_of(request.run)
     parts = ["returnn-common", "recog", str(request.run.folder.path), "--beam", str(request.beam)]
-    parts += ["--lm", str(request.lm.path)] if request.lm is not None and options.get("lm_scale") else []
     for name, value in options.items():
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        if name == "lm_scale" and not value:
+        if value == of_recipe.get(name) or name in ("beam_size", "nbest", "mbr", "rescore"):
             continue
-        parts += [f"--{name.replace('_', '-')}", text] if name in own else ["--set", f"{name}={text}"]
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        has_argument = name in _ARGUMENTS and value is not None
+        parts += [f"--{name.replace('_', '-')}", text] if has_argument else ["--set", f"{name}={text}"]
     parts += ["--checkpoint", str(request.checkpoint)] if not request.checkpoint.name.startswith("average") else []
     parts += ["--backend", request.backend] if request.backend != request.run.backend else []
     return shlex.join(parts)

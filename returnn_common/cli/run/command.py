@@ -8,16 +8,17 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...recog.search_options import make_paths_absolute
 from ..errors import CommandError
 from ..recipes import find_recipe
 from .distributed import MODES, choose_processes
 from .folder import RunFolder
 from .process import Runner, run_python
-from .recipe import BACKENDS, RUN_OPTIONS, Recipe, load_recipe, parse_settings
+from .recipe import BACKENDS, RUN_OPTIONS, Recipe, execute_recipe, load_recipe, parse_settings
 
 __all__ = ["add_parser", "add_run_arguments", "check_backend", "main", "run_recipe"]
 
@@ -116,18 +117,16 @@ def run_recipe(
     defaults = load_recipe(path).defaults
     texts = {key: str(value) for key, value in parse_settings(settings, defaults).items()}
     processes = choose_processes(*distributed, recipe=name, defaults=defaults, backend=backend)
+    texts_of_search = _search_settings(path, {**texts, "backend": backend})
+    texts.update(texts_of_search)
     recipe = load_recipe(path, options={**texts, "backend": backend})
     check_backend(backend)
-    if recipe.options.get("search_options"):
-        from ..recog.request import check_recipe_search
-
-        check_recipe_search(path, recipe, {**texts, "backend": backend})
     _check_corpus_argument(name, corpus, recipe, can_be_made=make_corpus is not None)
     asked = {
         "recipe": name if not name.endswith(".py") else str(path),
         "backend": backend,
         "corpus": None if corpus is None else str(Path(corpus).resolve()),
-        "options": {key: value for key, value in recipe.options.items() if key not in RUN_OPTIONS},
+        "options": {**texts_of_search, **{k: v for k, v in recipe.options.items() if k not in RUN_OPTIONS}},
         **({} if processes is None else {"distributed": processes.mode, "processes": processes.num}),
     }
     folder = RunFolder(Path(out).resolve())
@@ -146,6 +145,23 @@ def run_recipe(
         print("Interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
+
+
+def _search_settings(path: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """
+    Checks the recipe's ``search_options``, which are only used after the training.
+
+    :return: the setting, if it has paths that hold only in this working directory
+    """
+    from ..recog.request import check_search, recipe_search_options
+    from ..run_model import make_model
+
+    _, namespace = execute_recipe(path, options=settings)
+    options = recipe_search_options(namespace, settings, path=path)
+    absolute = make_paths_absolute(options)
+    if options and importlib.util.find_spec("torch") is not None:
+        check_search(make_model(path, settings), absolute, what=f"recipe {path}")
+    return {} if absolute == options else {"search_options": repr(absolute)}
 
 
 def _run_stages(run: Any, corpus: Path | None):

@@ -4,7 +4,6 @@ Reads the folder of a run that has trained, or still trains, for what uses its m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..errors import CommandError
 from .folder import RunFolder, read_json
 from .recipe import Recipe, describe_recipe, execute_recipe
 
-__all__ = ["TrainedRun", "choose_checkpoint", "find_data", "list_epochs", "load_run"]
+__all__ = ["TrainedRun", "choose_checkpoint", "find_data", "load_run"]
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,6 @@ def load_run(out: str | Path, *, backend: str | None = None) -> TrainedRun:
     return TrainedRun(folder, name, recipe, config, settings, trained_on, None if corpus is None else Path(corpus))
 
 
-def list_epochs(run: TrainedRun) -> list[int]:
-    """:return: epochs of which there is a checkpoint, in order"""
-    names = (re.fullmatch(r"epoch\.(\d+)\.(pt|index|orbax)", path.name) for path in run.folder.checkpoints.glob("*"))
-    return sorted({int(name[1]) for name in names if name})
-
-
 def choose_checkpoint(run: TrainedRun, which: str | None = None) -> Path:
     """
     :param which: "average", "last", the number of an epoch, or the path of any checkpoint; None: the average of the
@@ -74,9 +67,9 @@ def choose_checkpoint(run: TrainedRun, which: str | None = None) -> Path:
     :return: the checkpoint; without suffix, unless it is a path that was given with one
     :raises CommandError: if there is none
     """
-    from ...training.checkpoints import find_checkpoint
+    from ...training.checkpoints import find_checkpoint, find_last_checkpoint, list_epochs
 
-    folder, epochs = run.folder.checkpoints, list_epochs(run)
+    folder, num_epochs = run.folder.checkpoints, run.recipe.num_epochs
     if which not in (None, "average", "last") and not which.isdecimal():
         try:
             find_checkpoint(which)
@@ -87,17 +80,19 @@ def choose_checkpoint(run: TrainedRun, which: str | None = None) -> Path:
             ) from None
         except ValueError as error:
             raise CommandError(f"--checkpoint {which}: {error}") from None
-    average = folder / f"average.{run.recipe.num_epochs:03d}"
     if which in (None, "average"):
         try:
-            find_checkpoint(average)
-            return average
+            found = Path(find_last_checkpoint(folder, num_epochs=num_epochs))
         except FileNotFoundError:
-            if which:
-                raise CommandError(f"--checkpoint average: the run {run.folder.path} has not come so far") from None
+            found = None
+        if found is not None and (which is None or found.name.startswith("average.")):
+            return found
+        if which:
+            raise CommandError(f"--checkpoint average: the run {run.folder.path} has not come so far")
+    epochs = list_epochs(folder)
     if not epochs:
         raise CommandError(f"{run.folder.path}: there is no checkpoint, its training has not finished an epoch")
-    epoch = epochs[-1] if which in (None, "last") else int(which)
+    epoch = epochs[-1] if which == "last" else int(which or epochs[-1])
     if epoch not in epochs:
         raise CommandError(f"--checkpoint {which}: {folder} has epochs {', '.join(map(str, epochs))}")
     return folder / f"epoch.{epoch:03d}"

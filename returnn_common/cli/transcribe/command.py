@@ -68,7 +68,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     search.add_argument("--lm-scale", metavar="X", type=float, help="weight of the language model")
     search.add_argument(
-        "--set", metavar="OPTION=VALUE", action="append", default=[], help="a further option of the model's search"
+        "--set",
+        metavar="OPTION=VALUE",
+        action="append",
+        default=[],
+        help="another of the recipe's search_options, such as phrases=FILE, phrase_bonus=X, word_list=FILE, mbr=X, or "
+        "what else the model's search takes; VALUE None: without it",
     )
     model = parser.add_argument_group("model and memory")
     model.add_argument(
@@ -198,15 +203,21 @@ def _make_transcriber(run: RunModel, args: argparse.Namespace) -> Any:
             f"--format {args.format}: {args.model} cannot tell when words are spoken, for its "
             f"{type(run.model).__name__} has no CTC head; train one with aux_ctc_layers, {other}"
         )
+    search, mbr_scale = _choose_search(run, args)
     return Transcriber(
         run.model,
         decode=decode,
         features=features,
-        search=choose_search(run, beam=args.beam, lm=args.lm, lm_scale=args.lm_scale, settings=args.set),
+        search=search,
+        mbr_scale=mbr_scale,
         with_times=with_times,
         max_seconds=args.max_seconds,
         batch_seconds=args.batch_seconds,
     )
+
+
+def _choose_search(run: RunModel, args: argparse.Namespace) -> tuple[dict[str, Any], float | None]:
+    return choose_search(run, beam=args.beam, lm=args.lm, lm_scale=args.lm_scale, settings=args.set)
 
 
 def _make_live(run: RunModel, args: argparse.Namespace) -> tuple[Callable[[], LiveTranscriber], int]:
@@ -217,7 +228,9 @@ def _make_live(run: RunModel, args: argparse.Namespace) -> tuple[Callable[[], Li
             f"--stream: {args.model} needs whole recordings, for its {type(run.model.encoder).__name__} or its features"
             " look into the future; train one with a streaming encoder, such as --set encoder=streaming of digits_ctc"
         )
-    search = choose_search(run, beam=args.beam, lm=args.lm, lm_scale=args.lm_scale, settings=args.set)
+    search, mbr_scale = _choose_search(run, args)
+    if mbr_scale is not None:
+        raise CommandError("--stream: search_options has mbr, which needs whole recordings; add --set mbr=None")
     piece = run.model.encoder.chunk_size * frame_shift(run.model) * SAMPLE_RATE
     return lambda: LiveTranscriber(run.model, decode=decode, search=search), round(piece)
 

@@ -1,48 +1,61 @@
 """
-Options of the search for a transcription, and its language model in this process.
+Options of the search for a transcription, and its language models in this process.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ...recog.search_options import read_search_options
+from ...recog.fusion import fusion_of
+from ...recog.language_model import add_language_models
+from ...recog.search_options import make_paths_absolute, read_search_options
 from ..errors import CommandError
-from ..recog.lm import find_lm, labels_of
-from ..run_model import RunModel, load_run_model
+from ..recog.request import parse_option, search_options_of
+from ..run_model import RunModel
 
 __all__ = ["choose_search"]
+
+_ARGUMENTS = {"beam_size": "--beam", "lm": "--lm", "lm_scale": "--lm-scale"}
 
 
 def choose_search(
     run: RunModel, *, beam: int | None, lm: str | None, lm_scale: float | None, settings: Sequence[str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], float | None]:
     """
     :param run: of the recogniser
     :param beam: size of the beam; None: the recipe's
-    :param lm: folder of the run of a language model, or ARPA file; None: none
+    :param lm: folder of the run of a language model, or ARPA file; None: the recipe's
     :param lm_scale: its weight
     :param settings: further options, each as ``OPTION=VALUE``; those of the recipe apply where they are not given
-    :return: keyword arguments for the search
+    :return: keyword arguments for the search, and the scale for minimum Bayes risk, if that is to choose
     :raises CommandError: for options that it does not take, or a language model that does not fit
     """
-    config = copy.copy(run.config)
+    from returnn.config import Config
+
+    assert run.run is not None
+    given = {"beam_size": beam, "lm": lm, "lm_scale": lm_scale}
+    options = {**search_options_of(run.run), **_read_settings(settings)}
+    options.update({name: value for name, value in given.items() if value is not None})
+    config = Config()  # a copy would be pickled
+    config.typed_dict = {**run.config.typed_dict, "search_options": make_paths_absolute(options)}
+    config.dict = {name: value for name, value in run.config.dict.items() if name != "search_options"}
+    model = copy.copy(run.model)  # with attributes more
     try:
-        config.typed_dict = {**run.config.typed_dict, "search_options": _read_settings(run, settings, lm_scale)}
-        model = run.model
-        if lm is not None and lm_scale:
-            model = copy.copy(model)  # with an attribute more
-            model.recog_lm = _load_lm(lm, run)
-        options = read_search_options(config, model)
+        read = read_search_options(config)
+        if read.rescore:
+            raise CommandError(
+                "search_options: rescore is for 'returnn-common recog'; take it away by --set rescore=None"
+            )
+        _load_language_models(model, config, device=run.device)
+        arguments = fusion_of(model, read, config).arguments
     except ValueError as error:
         raise CommandError(str(error)) from error
-    return {"beam_size": run.config.int("beam_size", 1) if beam is None else beam, **options}
+    return {"beam_size": read.beam_size, **arguments}, read.mbr
 
 
-def _read_settings(run: RunModel, settings: Sequence[str], lm_scale: float | None) -> dict[str, Any]:
+def _read_settings(settings: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -50,29 +63,24 @@ def _read_settings(run: RunModel, settings: Sequence[str], lm_scale: float | Non
             raise CommandError(f"--set {setting}: expected OPTION=VALUE")
         if name in given:
             raise CommandError(f"--set {setting}: {name!r} is given twice")
-        if name in ("beam_size", "lm", "lm_scale"):
-            raise CommandError(f"--set {setting}: use --{name.removesuffix('_size').replace('_', '-')}")
-        given[name] = _parse(text)
-    if lm_scale is not None:
-        given["lm_scale"] = lm_scale
-    recipe = run.config.typed_dict.get("search_options") or {}
-    return {**(_parse(recipe) if isinstance(recipe, str) else recipe), **given}
+        if name in _ARGUMENTS and text != "None":
+            raise CommandError(f"--set {setting}: use {_ARGUMENTS[name]}")
+        given[name] = parse_option(name, text)
+    return given
 
 
-def _parse(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+def _load_language_models(model: Any, config: Any, *, device: str):
+    from returnn.config import global_config_ctx
 
+    from ... import nn
+    from ...training.convert import load_checkpoint
+    from ..quiet import stderr_to
 
-def _load_lm(name: str, run: RunModel) -> Any:
-    """:return: with ``scorer()``, ``bos``, ``eos``"""
-    from ...models.ngram_lm import NgramLm
-    from ...search import read_arpa
-
-    assert run.run is not None
-    found = find_lm(name, run=run.run, backend="torch")
-    if found.run is not None:
-        return load_run_model(name, device=run.device).model
-    return NgramLm(read_arpa(str(found.path)), run.model, labels=labels_of(run.run))
+    with global_config_ctx(config), nn.set_default_device_ctx(device):
+        added = add_language_models(model, config, backend="torch")
+    for name, lm in added.items():
+        try:
+            with stderr_to():
+                load_checkpoint(getattr(model, name), lm.last_checkpoint())
+        except (OSError, ImportError) as error:
+            raise CommandError(f"{lm.what}: {error}") from error

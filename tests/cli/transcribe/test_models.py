@@ -179,7 +179,7 @@ def test_lm_that_does_not_fit(model, folder, capsys):
     (folder / "lm.arpa").write_text(ARPA.replace("two", "zwei"))
     for lm, message in {
         "lm.arpa": "its vocabulary is not that of",
-        "no": "--lm no: no such folder",
+        "no": "/no: no such folder",
         model: "recogniser",
     }.items():
         status, out, err = run_command(capsys, model, "a.wav", "--lm", lm, "--lm-scale", "1")

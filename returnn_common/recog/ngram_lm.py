@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import nn
 from ..search import NgramModel, NgramScorer
+from .vocabulary import scored_labels
 
 __all__ = ["NgramLm"]
 
 
 class NgramLm:
     """
-    Used like a :class:`.language_model.LanguageModel`: it has ``scorer()``, ``bos`` and ``eos``, but no parameters.
+    Used like a :class:`returnn_common.models.language_model.LanguageModel`: it has ``scorer()``, ``bos`` and ``eos``,
+    but no parameters.
 
     :param ngram: of :func:`returnn_common.search.read_arpa`
     :param model: of which it is to score the labels: with a ``decoder``, over that decoder's labels, with the model's
@@ -27,10 +28,7 @@ class NgramLm:
 
     def __init__(self, ngram: NgramModel, model: Any, *, labels: Sequence[str], missing: str = "unk"):
         size = len(labels)
-        decoder = getattr(model, "decoder", None)
-        self.eos = size if decoder is None else model.eos
-        self.bos = self.eos if decoder is None else model.bos
-        vocab_dim = nn.FeatureDim("labels-and-end", size + 1) if decoder is None else decoder.vocab_dim
+        vocab_dim, self.bos, self.eos = scored_labels(model, size=size)
         # Behind the labels there may be those for begin and end of sentence, of whatever name.
         names = [*labels, *["<s>"] * ((vocab_dim.dimension or 0) - size)]
         self._scorer = NgramScorer(ngram, vocab_dim, labels=names, eos=self.eos, missing=missing)
