@@ -22,7 +22,13 @@ from ..search import (
 )
 from .features import LogMel
 from .hypothesis_parts import score_parts
-from .joint_search import JointSearch, check_time_sync
+from .joint_search import (
+    JointSearch,
+    check_internal_lm,
+    check_time_sync,
+    make_internal_lm,
+    subtract_internal_lm,
+)
 from .specaugment import SpecAugment
 from .speech import SpeechModel, last_ctc_log_probs
 
@@ -170,14 +176,16 @@ class AedModel(SpeechModel):
         time_sync: bool = False,
         lm: Any = None,
         lm_scale: float = 0.0,
+        internal_lm: str = "zero",
+        internal_lm_scale: float = 0.0,
         length_exponent: float | None = None,
         min_len: int | None = None,
         max_len: int | nn.Tensor | None = None,
         num_best: int | None = None,
     ) -> Hypotheses:
         """
-        Scores are `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm`, each a log prob, see
-        :mod:`.joint_search`.
+        Scores are `(1 - ctc_scale) * decoder + ctc_scale * CTC + lm_scale * lm - internal_lm_scale * internal_lm`,
+        each a log prob, see :mod:`.joint_search`.
 
         :param source: see :meth:`encode`
         :param beam_size: see :func:`beam_search`
@@ -186,6 +194,10 @@ class AedModel(SpeechModel):
             True: frame by frame (:func:`ctc_beam_search`, with the decoder as its scorer)
         :param lm: a scorer over the decoder's labels, with the same begin and end of sentence
         :param lm_scale: its weight
+        :param internal_lm: what the decoder gets for the encoder's output, to tell what it knows about labels without
+            it: "zero", or the "average" over the time
+        :param internal_lm_scale: its weight (Variani et al. 2020, https://arxiv.org/abs/2003.07705; Zeineldeen et al.
+            2021, https://arxiv.org/abs/2104.05544)
         :param length_exponent: see :func:`beam_search`. None: 1 without CTC, 0 with it, which punishes a wrong length
         :param min_len: see :func:`beam_search`; None: 0
         :param max_len: labels at most, see :func:`beam_search`; None: as many as the encoder has frames
@@ -201,7 +213,11 @@ class AedModel(SpeechModel):
             lengths = {"length_exponent": length_exponent, "min_len": min_len, "max_len": max_len}
             check_time_sync("AedModel", ctc_scale=ctc_scale, **lengths)
         _check_ctc_scale(ctc_scale)
-        joint, batch_dims = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(ctc_scale))
+        check_internal_lm("AedModel", context=internal_lm, scale=internal_lm_scale)
+        joint, encoded = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(ctc_scale))
+        if internal_lm_scale:
+            internal = self._internal_lm(encoded, joint.spatial_dim, context=internal_lm)
+            lm, lm_scale = subtract_internal_lm(lm, lm_scale, internal, scale=internal_lm_scale)
         if time_sync:
             found = joint.search_frames(beam_size=beam_size, ctc_scale=ctc_scale, lm=lm, lm_scale=lm_scale)
             found = found.first(beam_size if num_best is None else num_best)
@@ -209,7 +225,7 @@ class AedModel(SpeechModel):
             scorer = joint.scorer(ctc_scale=ctc_scale)
             found = beam_search(
                 combine([(scorer, 1.0), (lm, lm_scale)]) if lm_scale else scorer,
-                batch_dims=batch_dims,
+                batch_dims=self._batch_dims(encoded, joint.spatial_dim),
                 beam_size=beam_size,
                 max_len=joint.spatial_dim.get_size_tensor(device=source.device) if max_len is None else max_len,
                 bos=self.bos,
@@ -230,6 +246,7 @@ class AedModel(SpeechModel):
         lm: Scorer | None = None,
         bos: int | None = None,
         eos: int | None = None,
+        internal_lm: str | None = None,
     ) -> dict[str, nn.Tensor]:
         """
         :param hypotheses: of :func:`search`
@@ -237,14 +254,19 @@ class AedModel(SpeechModel):
         :param lm: a scorer over the same labels; None: none
         :param bos: of ``lm``; None: the model's
         :param eos: of ``lm``; None: the model's
-        :return: "decoder", with CTC heads "ctc" (the one of :func:`ctc_log_probs`), and "lm", each ``{batch, beam}``,
-            see :func:`.hypothesis_parts.score_parts`
-        :raises ValueError: for an ``lm`` with fewer labels
+        :param internal_lm: see :func:`search`; None: it is no part
+        :return: "decoder", with CTC heads "ctc" (the one of :func:`ctc_log_probs`), "internal_lm" and "lm", each
+            ``{batch, beam}``, see :func:`.hypothesis_parts.score_parts`
+        :raises ValueError: for an ``lm`` with fewer labels, or another ``internal_lm``
         """
-        joint, _ = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(self.aux_ctc_layers))
+        joint, encoded = self._joint_search(source, in_spatial_dim=in_spatial_dim, with_ctc=bool(self.aux_ctc_layers))
         scorers: dict[str, tuple[Scorer | None, int, int]] = {"decoder": (joint.decoder, self.bos, self.eos)}
         if self.aux_ctc_layers:
             scorers["ctc"] = (joint.ctc_scorer(), self.bos, self.eos)
+        if internal_lm is not None:
+            check_internal_lm("AedModel", context=internal_lm)
+            internal = self._internal_lm(encoded, joint.spatial_dim, context=internal_lm)
+            scorers["internal_lm"] = (internal, self.bos, self.eos)
         scorers["lm"] = (lm, self.bos if bos is None else bos, self.eos if eos is None else eos)
         return score_parts(hypotheses, scorers)
 
@@ -254,7 +276,12 @@ class AedModel(SpeechModel):
         return ("decoder", *(["ctc"] if self.aux_ctc_layers else []))
 
     def part_scales(
-        self, *, ctc_scale: float = 0.0, lm_scale: float = 0.0, length_exponent: float | None = None
+        self,
+        *,
+        ctc_scale: float = 0.0,
+        lm_scale: float = 0.0,
+        internal_lm_scale: float = 0.0,
+        length_exponent: float | None = None,
     ) -> dict[str, float]:
         """
         The arguments are options of :func:`search`.
@@ -265,7 +292,8 @@ class AedModel(SpeechModel):
         """
         _check_ctc_scale(ctc_scale)
         exponent = float(not ctc_scale) if length_exponent is None else length_exponent
-        return {"decoder": 1.0 - ctc_scale, "ctc": ctc_scale, "lm": lm_scale, "length_exponent": exponent}
+        internal = {"internal_lm": -internal_lm_scale} if internal_lm_scale else {}
+        return {"decoder": 1.0 - ctc_scale, "ctc": ctc_scale, "lm": lm_scale, **internal, "length_exponent": exponent}
 
     def scorer(self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, ctc_scale: float = 0.0) -> tuple[Scorer, nn.Dim]:
         """
@@ -281,8 +309,8 @@ class AedModel(SpeechModel):
 
     def _joint_search(
         self, source: nn.Tensor, *, in_spatial_dim: nn.Dim, with_ctc: bool
-    ) -> tuple[JointSearch, list[nn.Dim]]:
-        """:return: and the batch dims"""
+    ) -> tuple[JointSearch, nn.Tensor]:
+        """:return: and the encoder's output"""
         log_probs = None
         if with_ctc:
             encoded, spatial_dim, log_probs = self._encode_with_ctc(source, in_spatial_dim=in_spatial_dim)
@@ -297,7 +325,14 @@ class AedModel(SpeechModel):
             bos=self.bos,
             eos=self.eos,
         )
-        return joint, encoded.remaining_dims([spatial_dim, self.encoder.out_dim])
+        return joint, encoded
+
+    def _batch_dims(self, encoded: nn.Tensor, spatial_dim: nn.Dim) -> list[nn.Dim]:
+        return encoded.remaining_dims([spatial_dim, self.encoder.out_dim])
+
+    def _internal_lm(self, encoded: nn.Tensor, spatial_dim: nn.Dim, *, context: str) -> DecoderScorer:
+        dims = {"spatial_dim": spatial_dim, "encoder_dim": self.encoder.out_dim}
+        return make_internal_lm(self.decoder, encoded, **dims, context=context)
 
 
 def _check_ctc_scale(ctc_scale: float):

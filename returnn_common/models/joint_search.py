@@ -7,13 +7,24 @@ each a log prob. What has scale 0 is ignored.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ..search import CtcPrefixScorer, Hypotheses, Scorer, combine, ctc_beam_search
+from ..search import (
+    CtcPrefixScorer,
+    DecoderScorer,
+    Hypotheses,
+    Scorer,
+    average_context,
+    combine,
+    ctc_beam_search,
+    internal_lm,
+    zero_context,
+)
 
-__all__ = ["JointSearch", "check_time_sync"]
+__all__ = ["JointSearch", "check_internal_lm", "check_time_sync", "make_internal_lm", "subtract_internal_lm"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,51 @@ class JointSearch:
             log_probs, spatial_dim=self.spatial_dim, blank=self.blank, beam_size=beam_size, **kwargs
         )
         return dataclasses.replace(found, scores=found.scores * ctc_scale)
+
+
+def make_internal_lm(
+    decoder: nn.Decoder, encoded: nn.Tensor, *, spatial_dim: nn.Dim, encoder_dim: nn.Dim, context: str
+) -> DecoderScorer:
+    """
+    :param decoder: that attends
+    :param encoded: ``{batch, time, encoder_dim}``
+    :param spatial_dim: time
+    :param encoder_dim: of the encoder's output
+    :param context: what the decoder gets in its place: "zero", or "average" over the time, see :func:`zero_context` and
+        :func:`average_context`
+    :return: what the decoder knows about labels without hearing anything
+    """
+    if context == "zero":
+        return internal_lm(decoder, zero_context(encoder_dim))
+    average = average_context(encoded, spatial_dim=spatial_dim)
+    average.feature_dim = encoder_dim
+    return internal_lm(decoder, average)
+
+
+def check_internal_lm(owner: str, *, context: str, scale: float = 0.0) -> None:
+    """
+    :param owner: for the message
+    :param context: see :func:`make_internal_lm`
+    :param scale: of what is subtracted
+    :raises ValueError: for another context, or a scale that is not a number of at least 0
+    """
+    if context not in ("zero", "average"):
+        raise ValueError(f"{owner}: internal_lm, expected 'zero' or 'average', got {context!r}")
+    if not 0.0 <= scale < math.inf:
+        raise ValueError(f"{owner}: internal_lm_scale, expected a number of at least 0, got {scale}")
+
+
+def subtract_internal_lm(
+    lm: Scorer | None, lm_scale: float, internal: DecoderScorer, *, scale: float
+) -> tuple[Scorer, float]:
+    """
+    :param lm: to add; None: none
+    :param lm_scale: its weight
+    :param internal: to subtract
+    :param scale: its weight
+    :return: both, and their weight
+    """
+    return combine([*([] if lm is None else [(lm, lm_scale)]), (internal, -scale)]), 1.0
 
 
 def check_time_sync(owner: str, *, ctc_scale: float, **lengths: Any) -> None:

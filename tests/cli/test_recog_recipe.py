@@ -103,6 +103,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
         + ["--set", "transcript_lm_scale=0.5"],
         "",
     ),
+    "internal_lm": (
+        "aed",
+        {"internal_lm": "average", "internal_lm_scale": 0.4, "ctc_scale": 0.2},
+        ["--set", "internal_lm=average", "--set", "internal_lm_scale=0.4", "--ctc-scale", "0.2"],
+        "",
+    ),
     "phrases": (
         "ctc",
         {"phrases": ["NINE NINE", "SIX FIVE"], "phrase_bonus": 5.0},

@@ -52,6 +52,8 @@ def _run(
         lm = DecoderScorer(model.lm) if options.get("lm_scale") else None
         lm_options = bos_eos if lm is not None else {}
         found = model.model.search(x, in_spatial_dim=time, lm=lm, **options, **search, **lm_options)
+        if "internal_lm" in search:
+            lm_options = {**lm_options, "internal_lm": search["internal_lm"]}
         parts = model.model.score_hypotheses(found, x, in_spatial_dim=time, lm=lm, **lm_options)
         scales.update(model.model.part_scales(**options))
         dims = [nn.batch_dim, found.beam_dim]
@@ -93,6 +95,40 @@ def test_attention(options: dict[str, float]):
     )
     names = _check(result, scales)
     assert names == ["decoder", *["ctc"] * bool(heads), *["lm"] * ("lm_scale" in options)]
+
+
+INTERNAL = [
+    ({"internal_lm_scale": 0.3}, {"max_len": 3, "beam_size": 4}),
+    ({"internal_lm_scale": 0.3, "ctc_scale": 0.3, "lm_scale": 0.5}, {"max_len": 3, "beam_size": 4}),
+    ({"internal_lm_scale": 0.3, "ctc_scale": 0.3, "lm_scale": 0.5}, {"time_sync": True, "beam_size": 40}),
+]
+
+
+@pytest.mark.parametrize("options, search", INTERNAL)
+def test_internal_lm(options: dict[str, float], search: dict[str, Any]):
+    """is subtracted"""
+    first = {}
+    for context in ("zero", "average"):
+        result, scales = _run(
+            lambda feat, vocab: _make_aed(feat, vocab, heads=[1]), options, bos_eos={}, **search, internal_lm=context
+        )
+        names = _check(result, scales)
+        assert names == ["decoder", "ctc", "internal_lm", *["lm"] * ("lm_scale" in options)]
+        assert scales["internal_lm"] == -0.3
+        first[context] = result["scores"][:, 0]
+    assert not np.allclose(first["zero"], first["average"])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"internal_lm_scale": -0.1}, "AedModel: internal_lm_scale, expected a number of at least 0, got -0.1"),
+        ({"internal_lm": "none"}, "AedModel: internal_lm, expected 'zero' or 'average', got 'none'"),
+    ],
+)
+def test_internal_lm_that_there_is_not(options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        _run(lambda feat, vocab: _make_aed(feat, vocab, heads=[]), options, bos_eos={}, beam_size=2)
 
 
 @pytest.mark.parametrize("lm_scale", [0.0, 0.5])
