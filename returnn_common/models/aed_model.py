@@ -26,7 +26,7 @@ from .joint_search import (
     JointSearch,
     check_internal_lm,
     check_time_sync,
-    make_internal_lm,
+    decoder_internal_lm,
     subtract_internal_lm,
 )
 from .specaugment import SpecAugment
@@ -332,7 +332,7 @@ class AedModel(SpeechModel):
 
     def _internal_lm(self, encoded: nn.Tensor, spatial_dim: nn.Dim, *, context: str) -> DecoderScorer:
         dims = {"spatial_dim": spatial_dim, "encoder_dim": self.encoder.out_dim}
-        return make_internal_lm(self.decoder, encoded, **dims, context=context)
+        return decoder_internal_lm(self.decoder, encoded, **dims, context=context)
 
 
 def _check_ctc_scale(ctc_scale: float):

@@ -24,7 +24,7 @@ from ..search import (
     zero_context,
 )
 
-__all__ = ["JointSearch", "check_internal_lm", "check_time_sync", "make_internal_lm", "subtract_internal_lm"]
+__all__ = ["JointSearch", "check_internal_lm", "check_time_sync", "decoder_internal_lm", "subtract_internal_lm"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class JointSearch:
         return dataclasses.replace(found, scores=found.scores * ctc_scale)
 
 
-def make_internal_lm(
+def decoder_internal_lm(
     decoder: nn.Decoder, encoded: nn.Tensor, *, spatial_dim: nn.Dim, encoder_dim: nn.Dim, context: str
 ) -> DecoderScorer:
     """
@@ -121,7 +121,7 @@ def make_internal_lm(
 def check_internal_lm(owner: str, *, context: str, scale: float = 0.0) -> None:
     """
     :param owner: for the message
-    :param context: see :func:`make_internal_lm`
+    :param context: see :func:`decoder_internal_lm`
     :param scale: of what is subtracted
     :raises ValueError: for another context, or a scale that is not a number of at least 0
     """

@@ -71,8 +71,8 @@ class _WithLanguageModels(_GetModel):
 
     def __call__(self, *, epoch: int, step: int, **other: Any) -> Any:
         model = self.get_model(epoch=epoch, step=step, **other)
-        config = get_global_config()
-        if config.value("task", "train") != "forward":
+        config = get_global_config(raise_exception=False)
+        if config is None or config.value("task", "train") != "forward":
             return model
         backend = _BACKENDS[nn.get_selected_backend() or "torch"]
         preload = dict(config.typed_value("preload_from_files") or {})
