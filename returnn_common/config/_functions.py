@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._layout import call, layout, one_line
+from ._modules import Modules, is_made_up
 from ._namespaces import find_import, globals_of, is_lambda
 from ._source import Source, find_source
 from ._source_text import shift
+from ._uses import imported_modules
 
 if TYPE_CHECKING:
     from ._writer import Writer
@@ -47,6 +49,7 @@ class Definitions:
         self.lazy_annotations = False
         self._writer = writer
         self._inline = inline
+        self._modules = Modules(writer, self)
         self._refs: dict[int, str] = {}
         self._open: dict[int, str] = {}  # being written, and only known within themselves
         self._values: dict[str, Any] = {}  # name -> what it stands for in the config
@@ -56,6 +59,8 @@ class Definitions:
         self._touched: set[int] = set()  # ids of open ones to which the value that is being written refers
         self._pending: set[str] = set()  # names of values that are being written
         self._relied: set[str] = set()  # those of them that functions in there use
+        self._promised: dict[str, Any] = {}  # name -> function or class that is written later
+        self._later: list[tuple[Any, str]] = []  # those, and where they are used
         self._waiting: list[tuple[frozenset[int], str]] = []  # values that need open ones
 
     @staticmethod
@@ -93,8 +98,14 @@ class Definitions:
         return ref
 
     def _is_inline(self, obj: Any) -> bool:
-        module = getattr(obj, "__module__", None) or ""
+        return self._is_inline_name(getattr(obj, "__module__", None) or "")
+
+    def _is_inline_name(self, module: str) -> bool:
         return any(module == name or module.startswith(f"{name}.") for name in self._inline)
+
+    def is_written_module(self, value: Any) -> bool:
+        """whether it is a module of which the config gets what is used"""
+        return isinstance(value, types.ModuleType) and (self._is_inline_name(value.__name__) or is_made_up(value))
 
     def _write(self, obj: Any, *, where: str) -> str:
         if "." in (name := getattr(obj, "__qualname__", "")) and "<locals>" not in name and not is_lambda(obj):
@@ -107,12 +118,18 @@ class Definitions:
             source = find_source(obj)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+        for module in imported_modules(source.text):
+            if self._is_inline_name(module):
+                raise ValueError(
+                    f"{where}: {source.name} imports {module} when it runs, which is to be written out: "
+                    "import it at the beginning of the module"
+                )
         self.lazy_annotations |= source.lazy_annotations
         if not self._is_name_free(obj, source):
             ref = None
         else:
             ref = source.name
-            if ref not in self._writer.options:
+            if ref not in self._writer.options and ref not in self._promised:
                 self._writer.names.take(ref)
             self._values[ref] = obj
             self._refs[id(obj)] = ref  # it may need itself
@@ -139,6 +156,11 @@ class Definitions:
                 self.texts.append(text)
             else:
                 self._waiting.append((objects, text))
+        if not self._open:
+            while self._later:
+                later, used = self._later.pop(0)
+                self.ref(later, where=used)
+            self._modules.write_rest()
 
     def _add_attributes(self, ref: str, obj: Any, *, where: str):
         """Writes what a function was given after its definition; decorators do that themselves."""
@@ -148,7 +170,27 @@ class Definitions:
             code = self._writer.value(value, where=f"{where}.{name}")
             self.texts.append(layout(code, before=f"{ref}.{name} = ") + "\n")
 
+    def _is_blocked(self, obj: Any) -> bool:
+        """whether it needs something where it is defined that is half written"""
+        try:
+            source = find_source(obj)
+        except ValueError:
+            return False
+        for name in source.needed_at_once:
+            value = source.closure.get(name, source.namespace.get(name))
+            if id(value) in self._open:
+                return True
+            if self.is_function(value) and id(value) not in self._refs and self._is_written(value):
+                if self._is_blocked(value):
+                    return True
+        return False
+
+    def _is_written(self, obj: Any) -> bool:
+        return self._is_inline(obj) or find_import(obj) is None
+
     def _is_name_free(self, obj: Any, source: Source) -> bool:
+        if self._promised.get(source.name) is obj:
+            return True
         if source.name in self._writer.options:
             return self._writer.options[source.name] is obj and source.name not in self._values
         return source.name != "<lambda>" and self._writer.names.is_free(source.name)
@@ -176,9 +218,16 @@ class Definitions:
                 continue
             if id(value) in self._open and (id(value) not in self._refs or name in source.needed_at_once):
                 raise ValueError(f"{inner}: both need each other when they are defined, which can't be written")
+            if self.is_written_module(value):
+                code = self._modules.ref(value, source.uses.get(name, {}), name=name, where=inner)
+                if code != name:
+                    given[name] = code
+                continue
             if self._has_name(name, value, at_once=name in source.needed_at_once):
                 continue
             before, self._touched = self._touched, set()
+            if name not in source.needed_at_once and not is_own and self._promise(name, value, where=inner):
+                continue
             code = self._provide_global(name, value, is_own=is_own, where=inner)
             if code != name:
                 if self._touched or name in self._relied:
@@ -186,6 +235,17 @@ class Definitions:
                 given[name] = code
             self._touched |= before
         return given
+
+    def _promise(self, name: str, value: Any, *, where: str) -> bool:
+        """:return: whether a function or class is written later, since it needs what is half written"""
+        if not self.is_function(value) or not self._writer.names.is_free(name) or id(value) in self._refs:
+            return False
+        if getattr(value, "__name__", None) != name or not self._is_written(value) or not self._is_blocked(value):
+            return False
+        self._writer.names.take(name)
+        self._values[name] = self._promised[name] = value
+        self._later.append((value, where))
+        return True
 
     def _has_name(self, name: str, value: Any, *, at_once: bool) -> bool:
         """:return: whether the config has that value under that name"""

@@ -10,12 +10,13 @@ import functools
 import inspect
 import symtable
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ._namespaces import describe, globals_of
 from ._source_text import find_class, find_function, shift
+from ._uses import Uses, attribute_uses, with_absolute_imports
 
 __all__ = ["Source", "closure_of", "find_source"]
 
@@ -34,6 +35,7 @@ class Source:
     :param free_names: names from outside that it uses, in order
     :param needed_at_once: those of them that it needs where it is defined, such as in decorators and defaults
     :param lazy_annotations: whether its annotations are never evaluated
+    :param uses: name -> attributes that it uses of that
     """
 
     text: str
@@ -43,6 +45,7 @@ class Source:
     free_names: tuple[str, ...]
     needed_at_once: frozenset[str]
     lazy_annotations: bool
+    uses: Mapping[str, Uses]
 
 
 def find_source(obj: Any) -> Source:
@@ -71,7 +74,9 @@ def find_source(obj: Any) -> Source:
         name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else node.name
     free = tuple(n for n in dict.fromkeys([*mentioned, *sorted(used)]) if n in used and n not in ("__class__", name))
     needed = _names_at_import(node, table) if inspect.isclass(obj) else at_once
-    return Source(text, name, namespace, closure, free, frozenset(needed) & set(free), lazy)
+    uses = attribute_uses(node, lazy_annotations=lazy)
+    text = with_absolute_imports(text, namespace)
+    return Source(text, name, namespace, closure, free, frozenset(needed) & set(free), lazy, uses)
 
 
 def _symbols(body: str, closure: dict[str, Any], *, lazy: bool) -> tuple[symtable.SymbolTable, set[str]]:

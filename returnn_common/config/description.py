@@ -18,6 +18,7 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from .. import nn
 from ._address import address, is_of_config, meant_class, room
+from ._modules import is_made_up, module_contents
 from ._objects import is_path, path_text, same_content
 from ._source import closure_of, find_source
 from ._writer import is_delayed, plain_value
@@ -81,8 +82,8 @@ class Describer:
         if isinstance(value, np.ndarray):
             return ("array", value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
         if id(value) in self._active:
-            if callable(value):
-                return ("again", address(value))
+            if callable(value) or isinstance(value, types.ModuleType):
+                return ("again", value.__name__ if isinstance(value, types.ModuleType) else address(value))
             raise ValueError(f"{where}: {type(value).__name__} contains itself, so that it has no hash")
         self._active.add(id(value))
         try:
@@ -173,7 +174,8 @@ class Describer:
 
     def _object(self, value: Any, *, where: str) -> Description:
         if isinstance(value, types.ModuleType):
-            return ("python module", room(value.__name__))
+            contents = self._mapping(module_contents(value), where=where) if is_made_up(value) else ()
+            return ("python module", room(value.__name__), *contents)
         if isinstance(value, functools.partial):
             return self._partial(value, where=where)
         if isinstance(value, types.MethodType):

@@ -18,6 +18,7 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from ._changes import Change, ConfigDiff, element_texts, is_telling, same_code, text_of, texts_around_change
 from ._functions import Definitions
+from ._modules import is_made_up, module_contents
 from ._namespaces import find_import
 from ._objects import constructor_call, is_path, path_text, same_content
 from ._source import find_source
@@ -117,6 +118,8 @@ class _Comparison:
         elif isinstance(a, types.MethodType):
             self.values(f"{path}.{a.__name__}", a.__self__, b.__self__)
             self._function(path, a.__func__, b.__func__)
+        elif isinstance(a, types.ModuleType):
+            self._module(path, a, b)
         elif isinstance(a, str | bytes | int | float | complex | type(None)):
             if not same_content(a, b):
                 self._changed(path, a, b)
@@ -194,6 +197,12 @@ class _Comparison:
             else:
                 self.changes += [Change(f"{path}{part}", text, None) for part, text in element_texts(a, i1, i2)]
                 self.changes += [Change(f"{path}{part}", None, text) for part, text in element_texts(b, j1, j2)]
+
+    def _module(self, path: str, a: types.ModuleType, b: types.ModuleType):
+        if a.__name__ != b.__name__:
+            self._changed(path, a, b)
+        elif is_made_up(a) and is_made_up(b):  # both written out
+            self._dict(path, *(module_contents(module) for module in (a, b)))
 
     def _set(self, path: str, a: Any, b: Any):
         old, new = {text_of(_simple(x), shorten=False) for x in a}, {text_of(_simple(x), shorten=False) for x in b}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import random
+import sys
 import types
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from returnn.tensor import Dim
 
 from returnn_common.config import diff, read, to_python
+from returnn_common.sis import stable_hash
 from tests.config import odd
 
 HERE = ["tests.config.odd"]
@@ -49,6 +52,58 @@ def test_functions_mean_the_same(function, expected, inline, tmp_path):
 
 def test_a_class_that_its_own_table_has(tmp_path):
     assert _back(tmp_path, {"cls": odd.Registered}, inline=HERE)["cls"]().get()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """of modules that use each other by their names, with a function ``get`` in the module ``model``"""
+    files = {
+        "__init__": "",
+        "model": "from . import layers\nimport odd_package.tools as t\n"
+        "def get(): return layers.Base().other().size + t.half(4) + layers.consts.MORE\n"
+        "def get_any(name): return getattr(layers, name)\n"
+        "def get_later():\n    from .layers import Base\n    return Base.size\n"
+        "def get_outside():\n    from .outside import VALUE\n    return VALUE\n",
+        "layers": "from . import consts\nclass Base:\n    size = consts.SIZE\n    def other(self): return make()\n"
+        "class Other(Base):\n    pass\ndef make(): return Other()\n",
+        "consts": "SIZE = 3\nMORE = 4\nUNUSED = 5\n",
+        "tools": "import math\ndef half(x): return x / 2 if x else math.nan\n",
+        "outside": "VALUE = 8\n",
+    }
+    (tmp_path / "odd_package").mkdir()
+    for name, text in files.items():
+        (tmp_path / "odd_package" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("odd_package.model")
+    for name in [name for name in sys.modules if name.split(".")[0] == "odd_package"]:
+        del sys.modules[name]
+
+
+def test_modules_that_functions_use_are_written_out(package, tmp_path):
+    """with what is used of them, also where a class and those derived from it need each other"""
+    again = _back(tmp_path, {"get": package.get, "layers": [1]}, inline=["odd_package"])
+    text = (tmp_path / "config.py").read_text()
+    assert again["get"]() == 3 + 2 + 4 and again["layers"] == [1]
+    assert "import odd_package" not in text and "from odd_package" not in text and "UNUSED" not in text
+    other = tmp_path / "other.py"
+    other.write_text(text.replace("x / 2", "x / 3"))
+    assert "x / 3" in str(diff(again, read(other))) and stable_hash(again) != stable_hash(read(other))
+    other.write_text(text.replace("MORE = 4", "MORE = 5"))
+    assert "4 -> 5" in str(diff(again, read(other))) and stable_hash(again) != stable_hash(read(other))
+    assert stable_hash(again) == stable_hash(read(tmp_path / "config.py"))
+
+
+def test_modules_of_which_not_all_is_seen_are_refused(package):
+    with pytest.raises(ValueError, match="it can't be seen what is used of the module odd_package.layers"):
+        to_python({"x": package.get_any}, inline=["odd_package"])
+    with pytest.raises(ValueError, match="get_later imports odd_package.layers.Base when it runs, which is to be writ"):
+        to_python({"x": package.get_later}, inline=["odd_package"])
+
+
+def test_imports_within_functions(package, tmp_path):
+    """relative ones would mean nothing in the config"""
+    again = _back(tmp_path, {"x": package.get_outside}, inline=["odd_package.model"])
+    assert again["x"]() == 8 and "from odd_package.outside import VALUE" in (tmp_path / "config.py").read_text()
 
 
 def test_what_the_setter_of_a_property_uses(tmp_path):
