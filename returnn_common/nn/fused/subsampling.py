@@ -143,10 +143,11 @@ def _convolve(
         else:  # with the channels side by side in memory
             out = torch.addmm(bias, patches.transpose(1, 2).flatten(0, 1), rows.t())
             out = out.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
-    padding = None if padding is None else padding[:, None, :, None]
+    if padding is None:
+        return out.relu_().view(shape)
+    padding = padding[:, None, :, None]
     if not torch.is_grad_enabled():
-        out = out.view(shape).relu_()
-        return out if padding is None else out.masked_fill_(padding, 0.0)
+        return out.view(shape).relu_().masked_fill_(padding, 0.0)
     return _relu_masked().apply(out, padding, shape).view(shape)
 
 
@@ -163,11 +164,9 @@ def _relu_masked() -> Any:
             """
             :param x: is overwritten
             :param padding: True where the result is to be 0, broadcast over x as
-            :param shape: this; or None
+            :param shape: this
             """
-            x.relu_()
-            if padding is not None:
-                x.view(shape).masked_fill_(padding, 0.0)
+            x.relu_().view(shape).masked_fill_(padding, 0.0)
             ctx.mark_dirty(x)
             ctx.save_for_backward(x)
             return x
