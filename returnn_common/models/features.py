@@ -17,8 +17,9 @@ import numpy as np
 
 from .. import nn
 from ..nn.causal_normalization import CausalNormalization
+from ..nn.fused.log_mel import constant_of, log_mel_of_windows, pad_zeros_behind, windows_of
 from ..nn.fused.normalization import normalize_over_time
-from ..nn.fused.raw import is_on_torch
+from ..nn.fused.raw import is_on_torch, padding_of, raw_of, tensor_of
 from ..nn.spectrum import pad_zeros, power_spectrum
 from ..nn.stream_buffer import StreamBuffer
 
@@ -80,8 +81,11 @@ class LogMel(nn.Module):
         :raises ValueError: if the source isn't raw audio
         """
         source = _squeeze_channel(source, in_spatial_dim=in_spatial_dim)
-        source, padded_dim = pad_zeros(source, axis=in_spatial_dim, num=_WINDOW - 1)
-        features, frames_dim = self._log_mel(source, padded_dim)
+        if self._fits_torch(source, in_spatial_dim):
+            features, frames_dim = self._on_torch(source, in_spatial_dim)
+        else:
+            source, padded_dim = pad_zeros(source, axis=in_spatial_dim, num=_WINDOW - 1)
+            features, frames_dim = self._log_mel(source, padded_dim)
         if self.causal is not None:
             features, _ = self.causal(features, spatial_dim=frames_dim)
         elif self.normalize:
@@ -157,6 +161,26 @@ class LogMel(nn.Module):
         features.feature_dim = self.out_dim
         return features, frames_dim
 
+    def _fits_torch(self, source: nn.Tensor, time_dim: nn.Dim) -> bool:
+        """:return: whether :meth:`_on_torch` does the same: for whole utterances, on PyTorch's CPU"""
+        if not is_on_torch(source) or nn.is_static_traceable() or source.device != "cpu":
+            return False
+        sizes = time_dim.dyn_size_ext
+        return (
+            source.dtype in ("float32", "float64")
+            and (sizes is None or (sizes.raw_tensor is not None and set(sizes.dims) <= set(source.dims)))
+            and not (self.frequency_warp and nn.get_run_ctx().is_train_flag_enabled(func=LogMel.__call__))
+        )
+
+    def _on_torch(self, source: nn.Tensor, time_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """:return: as :meth:`_log_mel` of the samples and zeros behind, without the frontend in between"""
+        raw, batch_dims = raw_of(source, time_dim)
+        raw = pad_zeros_behind(raw, time_dim, batch_dims, _WINDOW - 1)
+        filters = constant_of(mel_filters, int(self.out_dim.dimension), raw.dtype, raw.device)
+        features = log_mel_of_windows(windows_of(raw, step=_STEP, length=_WINDOW), filters, floor=_LOG_FLOOR)
+        frames_dim = time_dim.ceildiv_right(_STEP)
+        return tensor_of(features, *batch_dims, frames_dim, self.out_dim), frames_dim
+
     def _warped_filters(self, source: nn.Tensor, time_dim: nn.Dim, frequency_dim: nn.Dim) -> nn.Tensor:
         """:return: ``{batch, frequency, mel}``: triangles as in :func:`mel_filters`, with each utterance's own edges"""
         batch_dims = source.remaining_dims(time_dim)
@@ -195,9 +219,10 @@ def normalize_features(
     :return: like ``source``
     """
     if is_on_torch(source):
-        return normalize_over_time(
-            source, spatial_dim=spatial_dim, feature_dim=feature_dim, prior_frames=prior_frames, epsilon=epsilon
-        )
+        raw, batch_dims = raw_of(source, spatial_dim, feature_dim)
+        padding = padding_of(spatial_dim, (*batch_dims, spatial_dim), device=source.device)
+        raw = normalize_over_time(raw, padding, prior_frames=prior_frames, epsilon=epsilon)
+        return tensor_of(raw, *batch_dims, spatial_dim, feature_dim)
     mean = nn.reduce_mean(source, axis=spatial_dim)
     if prior_frames:
         num_frames = nn.cast(spatial_dim.get_size_tensor(device=source.device), source.dtype)

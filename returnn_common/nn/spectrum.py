@@ -4,15 +4,11 @@ Power spectra of overlapping windows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
+from .fused.log_mel import pad_zeros_behind, power_of_windows, windows_of
 from .fused.raw import is_on_torch, raw_of, tensor_of
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["pad_zeros", "power_spectrum"]
 
@@ -61,42 +57,18 @@ def pad_zeros(source: Tensor, *, axis: Dim, num: int) -> tuple[Tensor, Dim]:
     if not is_plain or sizes is None or sizes.raw_tensor is None or not set(sizes.dims) <= set(source.dims):
         padded, (padded_dim,) = rf.pad(source, axes=[axis], padding=[(0, num)], value=0.0)
         return padded, padded_dim
-    import torch
-
     raw, batch_dims = raw_of(source, axis)
-    out = torch.nn.functional.pad(raw, (0, num))
-    if axis.need_masking():
-        rows = out.view(-1, out.shape[-1])
-        lengths = sizes.copy_compatible_to_dims_raw(batch_dims).expand(raw.shape[:-1]).reshape(-1)
-        for i, length in enumerate(lengths.tolist()):
-            rows[i, length : raw.shape[-1]] = 0.0
     padded_dim = axis + num
-    return tensor_of(out, *batch_dims, padded_dim), padded_dim
+    return tensor_of(pad_zeros_behind(raw, axis, batch_dims, num), *batch_dims, padded_dim), padded_dim
 
 
 def _on_torch(
     source: Tensor, *, in_spatial_dim: Dim, frame_step: int, frame_length: int, fft_length: int
 ) -> tuple[Tensor, Dim, Dim]:
-    """A third of the time of PyTorch's ``stft``, which copies all windows at the FFT's length, and no square roots."""
-    import torch
-
     raw, batch_dims = raw_of(source, in_spatial_dim)
     (frames_dim,) = rf.make_conv_out_spatial_dims(
         [in_spatial_dim], filter_size=frame_length, strides=frame_step, padding="valid"
     )
     dims = frames_dim, Dim(fft_length // 2 + 1, name="frequency")
-    num_frames = max(0, (raw.shape[-1] - frame_length) // frame_step + 1)
-    if not num_frames or not raw.numel():
-        return tensor_of(raw.new_zeros(*raw.shape[:-1], num_frames, fft_length // 2 + 1), *batch_dims, *dims), *dims
-    windows = raw.unfold(-1, frame_length, frame_step)
-    weights = torch.hann_window(frame_length, dtype=raw.dtype, device=raw.device)
-
-    def power_of(windows: torch.Tensor) -> torch.Tensor:
-        spectrum = torch.fft.rfft(windows * weights, n=fft_length)
-        return spectrum.real.square().addcmul(spectrum.imag, spectrum.imag)
-
-    if raw.device.type == "cpu" and raw.dim() > 1 and len(raw) > 1:  # one after the other, which stays in the caches
-        power = torch.stack([power_of(part) for part in windows])
-    else:
-        power = power_of(windows)
+    power = power_of_windows(windows_of(raw, step=frame_step, length=frame_length), fft_length=fft_length)
     return tensor_of(power, *batch_dims, *dims), *dims

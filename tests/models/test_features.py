@@ -274,3 +274,52 @@ def test_normalization_that_needs_the_whole():
         LogMel(12, causal=True, normalize=False)
     with pytest.raises(ValueError, match="LogMel: piece by piece, expected causal=True or normalize=False"):
         LogMel(12).initial_state(batch_dims=[])
+
+
+@pytest.mark.parametrize("lengths", [[2000, 0, 161], [160]], ids=str)
+@pytest.mark.parametrize("order", ["bt", "tb"])
+def test_on_torch_as_composed(lengths, order, monkeypatch):
+    """features, their lengths, and the gradients of the samples, which are 0 on padding"""
+    import torch
+
+    nn.select_backend_torch()
+    nn.init_forward_step_run_ctx(step=0)
+    batch_dim, results = nn.Dim(len(lengths), name="batch"), []
+    for fits in (True, False):
+        if not fits:
+            monkeypatch.setattr(LogMel, "_fits_torch", lambda *args: False)
+        time_dim = nn.Dim(nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim]), name="time")
+        values = np.random.default_rng(1).standard_normal((len(lengths), max(lengths))).astype("float32")
+        samples = torch.tensor(values, requires_grad=True)
+        dims = [batch_dim, time_dim] if order == "bt" else [time_dim, batch_dim]
+        source = nn.convert_to_tensor(samples if order == "bt" else samples.t(), dims=dims)
+        model = LogMel(12, prior_frames=3)
+        features, frames_dim = model(source, in_spatial_dim=time_dim)
+        assert features.feature_dim == model.out_dim
+        features = features.copy_masked(0.0).copy_transpose([batch_dim, frames_dim, model.out_dim]).raw_tensor
+        features.square().sum().backward()
+        assert samples.grad is not None
+        results.append([features.detach(), frames_dim.dyn_size, samples.grad])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert all(not grad[length:].any() for grad, length in zip(results[0][2], lengths, strict=True))
+
+
+def test_on_torch_without_lengths():
+    """one utterance, no batch; in double precision"""
+    import torch
+
+    nn.select_backend_torch()
+    time_dim = nn.Dim(1000, name="time")
+    values = np.random.default_rng(1).standard_normal(1000)
+    model = LogMel(12, normalize=False)
+    features, frames_dim = model(nn.convert_to_tensor(values, dims=[time_dim]), in_spatial_dim=time_dim)
+    assert features.dtype == "float64" and frames_dim.dimension == 7
+    found = features.copy_transpose([frames_dim, model.out_dim]).raw_tensor
+    torch.testing.assert_close(found, torch.tensor(_reference(values, 12)), rtol=1e-5, atol=1e-5)
+    time_dim = nn.Dim(0, name="time")
+    features, frames_dim = model(nn.zeros([time_dim]), in_spatial_dim=time_dim)
+    assert frames_dim.dimension == 0 and features.copy_transpose([frames_dim, model.out_dim]).raw_tensor.shape == (
+        0,
+        12,
+    )
