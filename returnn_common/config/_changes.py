@@ -11,9 +11,10 @@ from typing import Any
 
 from returnn.tensor import Dim
 
+from ._delayed import plain_value
 from ._functions import Definitions
 from ._layout import one_line
-from ._writer import Writer, plain_value
+from ._writer import Writer
 
 __all__ = [
     "Change",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._imports import meaning
 from ._layout import call, layout, one_line
 from ._modules import Modules, is_made_up
 from ._namespaces import find_import, globals_of, is_lambda
@@ -130,7 +131,7 @@ class Definitions:
         else:
             ref = source.name
             if ref not in self._writer.options and ref not in self._promised:
-                self._writer.names.take(ref)
+                self._writer.names.take(ref, meaning(obj))
             self._values[ref] = obj
             self._refs[id(obj)] = ref  # it may need itself
             self._keep.append(obj)
@@ -193,7 +194,7 @@ class Definitions:
             return True
         if source.name in self._writer.options:
             return self._writer.options[source.name] is obj and source.name not in self._values
-        return source.name != "<lambda>" and self._writer.names.is_free(source.name)
+        return source.name != "<lambda>" and self._writer.names.is_free(source.name, meaning(obj))
 
     def _provide(self, obj: Any, source: Source, *, where: str) -> dict[str, str]:
         """:return: name -> code of what the function can't find under that name in the config"""
@@ -261,7 +262,7 @@ class Definitions:
     def _provide_global(self, name: str, value: Any, *, is_own: bool, where: str) -> str:
         """:return: code of the value; the name, if it is defined under it"""
         writer = self._writer
-        is_free = writer.names.is_free(name) and not is_own
+        is_free = writer.names.is_free(name, meaning(value)) and not is_own
         if isinstance(value, types.ModuleType):
             return self._import(name, value.__name__, None, value=value, is_free=is_free)
         if self.is_function(value):
@@ -275,11 +276,11 @@ class Definitions:
         expression = writer.value(value, where=where)
         code = one_line(expression)
         self._pending.discard(name)
-        if not is_free or not writer.names.is_free(name):
+        if not is_free or not writer.names.is_free(name, meaning(value)):
             if is_free:
                 del self._values[name]
             return code
-        writer.names.take(name)
+        writer.names.take(name, meaning(value))
         if code != name:
             text = layout(expression, before=f"{name} = ") + "\n"
             if self._touched:
@@ -292,7 +293,7 @@ class Definitions:
     def _import(self, name: str, module: str, there: str | None, *, value: Any, is_free: bool) -> str:
         names = self._writer.names
         if is_free:
-            names.take(name)
+            names.take(name, meaning(value))
             self._values[name] = value
         wanted = name if is_free else None
         return names.module(module, wanted=wanted) if there is None else names.name(module, there, wanted=wanted)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import keyword
 import sys
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 from .dims_code import DimsCode
 
-__all__ = ["Imports"]
+__all__ = ["Imports", "meaning"]
 
 
 class Imports:
@@ -18,12 +19,21 @@ class Imports:
     :param options: of the config; they may have names of Python's own
     :param reserved: further names that nothing else may get
     :param dims: which have names of their own
+    :param known: name -> what it stands for in code that is joined with this one; gets those of this one
     """
 
-    def __init__(self, *, options: Iterable[str], reserved: Iterable[str], dims: DimsCode):
+    def __init__(
+        self,
+        *,
+        options: Iterable[str],
+        reserved: Iterable[str],
+        dims: DimsCode,
+        known: dict[str, Hashable] | None = None,
+    ):
         self._options = set(options)
         self._reserved = {*options, *reserved}
         self._dims = dims
+        self._known = {} if known is None else known
         self._names: dict[tuple[str, str | None, str | None], str] = {}
         self._lines: dict[str, tuple[str, str | None]] = {}  # name -> module, name there
 
@@ -47,17 +57,20 @@ class Imports:
         first, dot, rest = name.partition(".")
         return self._add(module, first, wanted if not dot else None) + dot + rest
 
-    def is_free(self, name: str) -> bool:
-        """whether nothing has that name yet"""
+    def is_free(self, name: str, means: Hashable = None) -> bool:
+        """whether nothing has that name yet, or in other code only what has the same meaning"""
+        if name in self._known and (means is None or self._known[name] != means):
+            return False
         return name not in self._reserved and name not in self._dims.names and not keyword.iskeyword(name)
 
-    def take(self, name: str) -> str:
+    def take(self, name: str, means: Hashable = None) -> str:
         """:return: that name, or one with a number, which now is taken"""
         candidate, number = name, 1
-        while not self.is_free(candidate):
+        while not self.is_free(candidate, means):
             number += 1
             candidate = f"{name}_{number}"
         self._reserved.add(candidate)
+        self._known[candidate] = means
         self._dims.reserve(candidate)
         return candidate
 
@@ -65,7 +78,8 @@ class Imports:
         own = name or module.rpartition(".")[2]
         key = (module, name, wanted)
         if key not in self._names:
-            short = wanted or self.take(own)
+            found = sys.modules.get(module)
+            short = wanted or self.take(own, meaning(found if name is None else getattr(found, name, key)))
             self._names[key] = short
             if short == own:  # whoever doesn't care can have this one
                 self._names[module, name, None] = short
@@ -94,6 +108,11 @@ class Imports:
         # As ruff and isort have it: plain imports before the others, in each block.
         blocks = [sorted(block, key=lambda line: line.startswith("from")) for block in blocks if block]
         return "\n".join("".join(block) for block in blocks)
+
+
+def meaning(value: Any) -> Hashable:
+    """:return: of a name that stands for this object"""
+    return "object", id(value)
 
 
 def _is_standard(line: str) -> bool:

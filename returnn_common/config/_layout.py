@@ -4,7 +4,6 @@ Python expressions as trees, and how they are laid out in lines.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -73,44 +72,74 @@ def one_line(expression: Expression) -> str:
     return f"{expression.before}{inner}{comma}{expression.after}"
 
 
-def layout(expression: Expression, *, before: str = "", indent: int = 0, after: str = "") -> str:
+def layout(
+    expression: Expression, *, before: str = "", indent: int = 0, after: str = "", width: int = WIDTH, fill: bool = True
+) -> str:
     """
     :param expression: what is written
     :param before: what stands before it, such as ``name = ``
     :param indent: of its first line, in spaces
     :param after: what stands behind it, such as a comma
-    :return: lines of at most :data:`WIDTH` characters where that can be: what is too long has each of its parts in
-        lines of its own
+    :param width: characters of a line
+    :param fill: whether many numbers share lines; else each has its own, as ruff and black have it
+    :return: lines of at most that width where that can be: what is too long has each of its parts in lines of its own
     """
-    line = f"{' ' * indent}{before}{one_line(expression)}{after}"
-    if not isinstance(expression, Brackets) or not expression.parts or ("\n" not in line and len(line) <= WIDTH):
-        return line
-    if len(expression.parts) > 8 and all(_is_short(name, part) for name, part in expression.parts):
-        lines = _fill([one_line(part) for _, part in expression.parts], indent=indent + 4)
-    else:
-        lines = [layout(part, before=name, indent=indent + 4, after=",") for name, part in expression.parts]
-    return "\n".join([f"{' ' * indent}{before}{expression.before}", *lines, f"{' ' * indent}{expression.after}{after}"])
+    lines: list[str] = []
+    _Layout(lines, width, fill).add(expression, before, indent, after)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    lines: list[str]
+    width: int
+    fill: bool
+
+    def add(self, expression: Expression, before: str, indent: int, after: str):
+        room = self.width - indent - len(before) - len(after)
+        if not isinstance(expression, Brackets) or not expression.parts or _length(expression, room) <= room:
+            self.lines.append(f"{' ' * indent}{before}{one_line(expression)}{after}")
+            return
+        self.lines.append(f"{' ' * indent}{before}{expression.before}")
+        if self.fill and len(expression.parts) > 8 and all(_is_short(name, part) for name, part in expression.parts):
+            self._fill([one_line(part) for _, part in expression.parts], indent + 4)
+        else:
+            for name, part in expression.parts:
+                self.add(part, name, indent + 4, ",")
+        self.lines.append(f"{' ' * indent}{expression.after}{after}")
+
+    def _fill(self, parts: list[str], indent: int):
+        """lines with as many of them as there is room for, as with numbers"""
+        line = " " * indent + parts[0] + ","
+        for part in parts[1:]:
+            if len(line) + len(part) + 2 <= self.width:
+                line += f" {part},"
+            else:
+                self.lines.append(line)
+                line = " " * indent + part + ","
+        self.lines.append(line)
+
+
+def _length(expression: Expression, limit: int) -> int:
+    """:return: of one line; anything above the limit if it's longer, or has to have several lines"""
+    if not isinstance(expression, Brackets):
+        code = one_line(expression)
+        return len(code) if "\n" not in code else limit + 1
+    length = len(expression.before) + len(expression.after) + 2 * max(0, len(expression.parts) - 1)
+    length += expression.needs_comma and len(expression.parts) == 1
+    for before, part in expression.parts:
+        if length > limit:
+            break
+        length += len(before) + _length(part, limit - length - len(before))
+    return length
 
 
 def _is_short(name: str, part: Expression) -> bool:
     return not name and isinstance(part, str) and len(part) <= 40 and "\n" not in part
 
 
-def _fill(parts: list[str], *, indent: int) -> list[str]:
-    """:return: lines with as many of them as there is room for, as with numbers"""
-    lines = [" " * indent + parts[0] + ","]
-    for part in parts[1:]:
-        if len(lines[-1]) + len(part) + 2 <= WIDTH:
-            lines[-1] += f" {part},"
-        else:
-            lines.append(" " * indent + part + ",")
-    return lines
-
-
 def quote(text: str) -> str:
     """:return: a literal, in double quotes, unless single ones need fewer backslashes"""
-    if '"' not in text and "\\" not in text and text.isprintable():
-        return json.dumps(text, ensure_ascii=False)
     return _double_quoted(repr(text))
 
 

@@ -5,15 +5,14 @@ The code of a net dict, its dims, its extern_data and the other options of its c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from returnn.tensor import Dim
-from returnn.tensor.marked_dim import MarkedDim
 
-from ._layout import one_line
-from ._literals import Constants, Literals
+from ._layout import Expression, layout
+from ._set_order import SetOrder
 from ._writer import Writer
 from .dims_code import DimsCode
 
@@ -22,15 +21,12 @@ __all__ = ["ROOM", "RESERVED_NAMES", "NetCode", "Part", "join_parts"]
 RESERVED_NAMES = (
     "network",
     "extern_data",
-    "numpy",
-    "base64",
-    "functools",
-    "returnn",
-    "tensorflow",
     "Dim",
     "Tensor",
     "Op",
 )
+_WIDTH = 88  # of lines: black's
+_INLINE_ARRAY = 16  # elements
 _PACKAGES = {"returnn", "numpy", "tensorflow"}  # from which functions may come, and the standard library
 
 
@@ -50,11 +46,13 @@ class Part:
     """
     :param imports: lines
     :param definitions: texts of what the values need: constants, functions
+    :param values: by name; paths in them become what they are when the code is asked for
     :param lines: the rest
     """
 
     imports: list[str] = field(default_factory=list)
     definitions: list[str] = field(default_factory=list)
+    values: dict[str, Expression] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -64,14 +62,16 @@ class Part:
 
 
 _DEFINITIONS = ("def ", "class ", "async def ", "@")
-ROOM = Part(["import resource", "import sys"], [], _ROOM_LINES.strip().splitlines())
+ROOM = Part(["import resource", "import sys"], lines=_ROOM_LINES.strip().splitlines())
 
 
 def join_parts(parts: list[Part]) -> str:
     """:return: one source, with the imports at its top"""
     sections = ["\n".join(_sorted_imports(line for part in parts for line in part.imports))]
     for part in parts:
-        sections.extend([*part.definitions, "\n".join(part.lines)])
+        sections.extend(text for text in part.definitions if text not in sections)
+        values = [layout(code, before=f"{name} = ", width=_WIDTH, fill=False) for name, code in part.values.items()]
+        sections.append("\n".join([*values, *part.lines]))
     text, before = "", ""
     for section in (section.strip("\n") for section in sections):
         if not section:
@@ -114,53 +114,38 @@ class NetCode:
 
     def __init__(self, names: Mapping[str, Dim]):
         self.dims = DimsCode(reserved=RESERVED_NAMES, names=names)
-        self._ranks = {dim: rank for rank, dim in enumerate(names.values())}
+        self._order = SetOrder(names.values())
+        self._known: dict[str, Hashable] = {}
         self._reserved = {*RESERVED_NAMES, *names}
 
     def part(self, values: Mapping[str, Any]) -> Part:
-        """:return: an assignment for each of the values, by name"""
-        reserved = {**dict.fromkeys([*self._reserved, *self.dims.names]), **dict.fromkeys(values)}
-        constants = Constants(reserved=reserved)
-        functions = Writer(reserved, inline=_packages_to_write(), dims=self.dims)
-        literals = Literals(constants, special=self._special(functions), sort_key=self._sort_key)
-        lines: list[str] = []
-        for name, value in values.items():
-            lines.extend(literals.assignment(name, value))
-        self._reserved.update(constants.definitions)
-        imports = [*constants.imports, *filter(None, functions.names.code().splitlines())]
+        """
+        :return: an assignment for each of the values, by name
+        :raises TypeError: for what has no code, or needs more than RETURNN
+        """
+        reserved = dict.fromkeys([*self._reserved, *self.dims.names, *values])
+        writer = Writer(
+            reserved,
+            inline=_packages_to_write(),
+            dims=self.dims,
+            order=self._order,
+            inline_array=_INLINE_ARRAY,
+            known=self._known,
+        )
+        try:
+            codes = {name: writer.value(value, where=name) for name, value in values.items()}
+        except ValueError as error:
+            raise TypeError(f"expected what can be written as code: {error}") from error
+        imports = [line for line in writer.names.code().splitlines() if line]
         for line in imports:
             if line.split()[1].split(".")[0] not in {*_PACKAGES, *sys.stdlib_module_names}:
                 raise TypeError(f"{', '.join(values)}: a function in there needs {line!r}, which RETURNN doesn't have")
-        return Part(imports, [*constants.definitions.values(), *functions.definitions], lines)
+        return Part(imports, writer.definitions, codes)
 
     @property
     def dims_part(self) -> Part:
         """of all dims which were in the values"""
-        return Part(self.dims.imports, [], self.dims.lines)
-
-    def _special(self, functions: Writer) -> Callable[[Any, str], str | None]:
-        def code_of(value: Any, path: str) -> str | None:
-            if isinstance(value, (Dim, MarkedDim)):
-                return self.dims.ref(value)
-            if callable(value):
-                try:
-                    return one_line(functions.value(value, where=path))
-                except ValueError as error:
-                    raise TypeError(f"expected functions that can be written as code: {error}") from error
-            return None
-
-        return code_of
-
-    def _sort_key(self, value: Any) -> tuple[Any, ...]:
-        """the batch dim first, then dims by their names' order; marked ones behind what they mark"""
-        if isinstance(value, MarkedDim):
-            return *self._sort_key(value.tag), type(value).__name__
-        if isinstance(value, Dim):
-            if value.is_batch_dim():
-                return (0,)
-            rank = self._ranks.get(value, len(self._ranks))
-            return 1, rank, str(value.name), value.dimension or 0
-        return 2, repr(value)
+        return Part(self.dims.imports, lines=self.dims.lines)
 
 
 def _packages_to_write() -> tuple[str, ...]:

@@ -5,16 +5,13 @@ Values as code, with what the code needs: imports, dims, functions.
 from __future__ import annotations
 
 import builtins
-import collections
 import enum
 import functools
-import inspect
 import keyword
 import math
-import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,14 +20,18 @@ from returnn.tensor import Dim, Tensor
 from returnn.tensor.marked_dim import MarkedDim
 
 from .. import nn
+from ._arrays import Arrays
+from ._delayed import is_delayed, plain_value
 from ._functions import Definitions
 from ._imports import Imports
 from ._layout import Brackets, Expression, Late, call, items, one_line, quote, quote_bytes
 from ._namespaces import find_import
 from ._objects import Call, constructor_call, is_path, path_text
+from ._set_order import SetOrder, ordered_dims
+from ._special import special_code
 from .dims_code import DimsCode
 
-__all__ = ["Writer", "is_delayed", "plain_value"]
+__all__ = ["Writer"]
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), type(NotImplemented))
 
@@ -42,20 +43,38 @@ class Writer:
     :param options: all of them
     :param inline: modules whose functions and classes are written out
     :param dims: for dims; None: they are declared in the config
+    :param order: of sets; None: that of the options, ``extern_data`` first
+    :param inline_array: how many elements of an array are written where it is; a larger one gets lines of its own
+    :param known: names of code that is joined with this one, see :class:`.Imports`
     """
 
-    def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...] = (), dims: DimsCode | None = None):
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        inline: tuple[str, ...] = (),
+        dims: DimsCode | None = None,
+        order: SetOrder | None = None,
+        inline_array: int = 200,
+        known: dict[str, Hashable] | None = None,
+    ):
         self.options = options
         reserved = {*options, "config", "annotations", "batch_dim", "single_step_dim", *dir(builtins)}
         self.dims = dims or DimsCode(reserved=reserved)
-        self.names = Imports(options=options, reserved=reserved, dims=self.dims)
+        self.names = Imports(options=options, reserved=reserved, dims=self.dims, known=known)
+        self._order = order or SetOrder(ordered_dims([options.get("extern_data"), options]))
         self._functions = Definitions(self, inline=inline)
+        self._arrays = Arrays(self, inline=inline_array)
         self._active: list[int] = []  # ids of what is being written
 
     @property
     def definitions(self) -> list[str]:
         """Functions, classes, and what they use; each is code."""
         return self._functions.texts
+
+    def define(self, text: str):
+        """:param text: code that what is written from now on needs"""
+        self._functions.texts.append(text)
 
     @property
     def lazy_annotations(self) -> bool:
@@ -108,7 +127,7 @@ class Writer:
         if isinstance(value, types.ModuleType):
             return self.names.module(value.__name__)
         if isinstance(value, np.ndarray):
-            return self._array(value, where=where)
+            return self._arrays.code(value, where=where)
         if type(value) in (list, tuple, set, frozenset, dict):
             return self._collection(value, where=where)
         if isinstance(value, enum.Enum):
@@ -152,10 +171,8 @@ class Writer:
             ]
             return Brackets("{", tuple(parts), "}")
         if isinstance(value, set | frozenset):
-            parts = sorted(
-                (self.value(part, where=where) for part in _sorted_set(value)),
-                key=lambda code: (not isinstance(code, str), 0),
-            )
+            codes = [self.value(part, where=where) for part in self._order.sorted(value)]
+            parts = sorted(codes, key=lambda code: not isinstance(code, str))
             if not value:
                 return f"{self.names.name('builtins', type(value).__name__)}()"
             braces = items("{", parts, "}")
@@ -165,21 +182,6 @@ class Writer:
             return items("[", parts, "]")
         return items("(", parts, ")", needs_comma=True)
 
-    def _array(self, array: np.ndarray, *, where: str) -> Expression:
-        if array.dtype.hasobject or array.dtype.names:
-            raise TypeError(f"{where}: expected an array of numbers or texts, got dtype {array.dtype}")
-        numpy = self.names.module("numpy")
-        dtype = ("dtype", quote(array.dtype.name if array.dtype.kind not in "SUmM" else array.dtype.str))
-        if not array.size:
-            return call(f"{numpy}.zeros", [self.value(array.shape, where=where)], [dtype])
-        values = array.tolist() if array.dtype.kind not in "mM" else array.astype("int64").tolist()
-        return call(f"{numpy}.array", [self._numbers(values, where=where)], [dtype])
-
-    def _numbers(self, values: Any, *, where: str) -> Expression:
-        if isinstance(values, list):
-            return items("[", [self._numbers(part, where=where) for part in values], "]")
-        return self._literal(values, where=where)
-
     def _object(self, value: Any, *, where: str) -> Expression:
         if isinstance(value, nn.Module):
             raise TypeError(
@@ -188,34 +190,12 @@ class Writer:
             )
         if isinstance(value, Tensor):
             return self._tensor(value, where=where)
-        if isinstance(value, np.datetime64 | np.timedelta64):
-            is_date = isinstance(value, np.datetime64)
-            number = quote(str(value)) if is_date else str(value.astype("int64"))
-            unit, count = np.datetime_data(value.dtype)
-            name = f"{self.names.module('numpy')}.{'datetime64' if is_date else 'timedelta64'}"
-            return call(name, [number, quote(unit if count == 1 else f"{count}{unit}")])
-        if hasattr(value, "__array__") and not inspect.isclass(value):
+        if hasattr(value, "__array__") and not isinstance(value, type | np.datetime64 | np.timedelta64):
             raise TypeError(f"{where}: {type(value).__name__} has values of an engine: give numbers, or NumPy's array")
         if isinstance(value, types.MethodType):
             return self._method(value, where=where)
-        if isinstance(value, collections.OrderedDict):
-            return call(self._import(type(value)), [self.value(list(value.items()), where=where)])
-        if isinstance(value, collections.defaultdict):
-            factory = self.value(value.default_factory, where=f"{where}: default_factory")
-            return call(self._import(type(value)), [factory, self.value(dict(value), where=where)])
-        if isinstance(value, types.MappingProxyType):
-            return call(f"{self.names.module('types')}.MappingProxyType", [self.value(dict(value), where=where)])
-        if isinstance(value, re.Pattern):
-            flags = [value.flags & ~re.UNICODE] if value.flags & ~re.UNICODE else []
-            return call(
-                f"{self.names.module('re')}.compile", [self.value(x, where=where) for x in [value.pattern, *flags]]
-            )
-        if isinstance(value, np.dtype):
-            return call(f"{self.names.module('numpy')}.dtype", [quote(value.str if value.kind in "SU" else value.name)])
-        if type(value).__module__ == "datetime":
-            return re.sub(r"(?<![\w.])datetime\.", f"{self.names.module('datetime')}.", repr(value))
-        if type(value).__name__ == "CodeWrapper" and type(value).__repr__ is not object.__repr__:
-            return repr(value)  # i6_core's, and ours
+        if (special := special_code(self, value, where=where)) is not None:
+            return special
         if (found := find_import(value) or _find_global(value)) is not None:
             return self.names.name(*found)
         made_by = constructor_call(value)
@@ -247,7 +227,8 @@ class Writer:
         options = [(name, self.value(value, where=f"{inner}({name})")) for name, value in made_by.options.items()]
         return call(function, args, options)
 
-    def _import(self, obj: Any) -> str:
+    def import_of(self, obj: Any) -> str:
+        """:return: its name in the code, for what can be imported"""
         found = find_import(obj)
         assert found is not None, obj
         return self.names.name(*found)
@@ -286,44 +267,12 @@ def _find_global(value: Any) -> tuple[str, str] | None:
     return (module, name) if is_there else None
 
 
-def is_delayed(value: Any) -> bool:
-    """whether it is a value of Sisyphus' that is known later, such as a variable, but no path"""
-    if inspect.isclass(value) or not callable(getattr(value, "get", None)):
-        return False
-    names = [cls.__name__ for cls in type(value).__mro__]
-    return "Variable" in names or ("DelayedBase" in names and not callable(getattr(value, "get_path", None)))
-
-
-def plain_value(value: Any) -> Any:
-    """:return: NumPy's scalars as Python's, and what is delayed as what it is now"""
-    if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64 | np.void):
-        return value.item()
-    return plain_value(value.get()) if is_delayed(value) else value  # type: ignore[union-attr]
-
-
 def _delayed_code(value: Any) -> str:
     return one_line(Writer({}).value(plain_value(value), where="delayed value"))
 
 
 def _path_code(path: Any) -> str:
     return quote(path_text(path))
-
-
-def _sorted_set(values: set[Any] | frozenset[Any]) -> list[Any]:
-    """:return: in an order that doesn't depend on the process"""
-    return sorted(values, key=lambda v: (type(v).__name__, v if isinstance(v, int | float) else 0, _sort_text(v)))
-
-
-def _sort_text(value: Any) -> str:
-    if is_delayed(value) or callable(getattr(value, "get_path", None)):
-        return str(getattr(value, "path", ""))  # it may be known only later
-    if isinstance(value, Dim):
-        return f"{value.name}, {value.dimension}"
-    if isinstance(value, set | frozenset):
-        return repr(_sorted_set(value))
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return repr(value)
 
 
 def _inner(where: str, key: Any) -> str:

@@ -18,10 +18,10 @@ from returnn.tensor.marked_dim import MarkedDim
 
 from .. import nn
 from ._address import address, is_of_config, meant_class, room
+from ._delayed import is_delayed, plain_value
 from ._modules import is_made_up, module_contents
 from ._objects import is_path, path_text, same_content
 from ._source import closure_of, find_source
-from ._writer import is_delayed, plain_value
 
 __all__ = ["DescribedModel", "Describer", "Description"]
 

@@ -17,12 +17,12 @@ from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
 from ._changes import Change, ConfigDiff, element_texts, is_telling, same_code, text_of, texts_around_change
+from ._delayed import plain_value
 from ._functions import Definitions
 from ._modules import is_made_up, module_contents
 from ._namespaces import find_import
 from ._objects import constructor_call, is_path, path_text, same_content
 from ._source import find_source
-from ._writer import plain_value
 from .reading import read
 
 __all__ = ["Change", "ConfigDiff", "diff"]

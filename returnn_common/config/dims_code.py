@@ -15,6 +15,8 @@ from typing import Any
 from returnn.tensor import Dim, Tensor, batch_dim, single_step_dim
 from returnn.tensor.marked_dim import MarkedDim
 
+from ._layout import quote
+
 __all__ = ["DimsCode", "derive_dim"]
 
 _TENSOR = "from returnn.tensor import"
@@ -132,8 +134,8 @@ class DimsCode:
         if size is None and self._sizes and lengths is not None and list(lengths.dims) != [batch_dim]:
             self._imports.add((_TENSOR, "Tensor"))
             over = ", ".join(self.ref(d) for d in lengths.dims)
-            size = f'Tensor({_quote(lengths.name)}, dims=[{over}], dtype="{lengths.dtype}")'
-        options = {"name": _quote(base.name) if base.name else None}
+            size = f'Tensor({quote(lengths.name)}, dims=[{over}], dtype="{lengths.dtype}")'
+        options = {"name": quote(base.name) if base.name else None}
         options["kind"] = f"Dim.Types.{base.kind.name.capitalize()}" if base.kind else None
         options["capacity"] = str(base.capacity) if base.capacity not in (None, base.dimension) else None
         extra = base._extra
@@ -176,7 +178,7 @@ class DimsCode:
         if any(is_constant):
             self._imports.add((private, "_make_constant_static_dim"))
         self._made.update(Op=Op, _make_constant_static_dim=_make_constant_static_dim)
-        name = f"name={_quote(dim.name)}, " if dim.name else ""
+        name = f"name={quote(dim.name)}, " if dim.name else ""
         kind = f"kind=Dim.Types.{dim.kind.name.capitalize()}, " if dim.kind else ""
         return f'Dim({dim.dimension}, {name}{kind}derived_from_op=Op("{operation.kind}", [{inputs}]))'
 
@@ -217,12 +219,6 @@ def _clean(name: str | None) -> str:
     name = re.sub(r"\W+", "_", name or "", flags=re.ASCII).strip("_").lower()
     name = re.sub(r"(^|_)dim$", "", name) or "unnamed"
     return f"d{name}" if name[0].isdigit() else name
-
-
-def _quote(text: str) -> str:
-    import json
-
-    return json.dumps(text, ensure_ascii=False) if '"' not in text and "\\" not in text else repr(text)
 
 
 def derive_dim(kind: str, inputs: Sequence[Dim | int]) -> Dim | None:

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
-import numpy
-from returnn.tensor import Dim, Tensor
+from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
-from returnn.util.basic import BehaviorVersion
 
 from ._clean_dims import CleanDims, map_dims, restore_dim_math
 from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
+from ._layout import Expression
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, Part, join_parts
-from ._objects import is_path
+from ._net_options import STEPS, checked_options, data_with_dims, is_data, other_options
+from ._snapshot import Snapshot
 from .description import DescribedModel, Describer, Description
 from .dims_code import DimsCode
 from .sources import read_config
@@ -32,9 +32,6 @@ from .sources import read_config
 __all__ = ["BACKEND", "HEAD", "NetDict", "make_net_dict"]
 
 BACKEND = "tensorflow-net-dict"
-_BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants
-_STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
-_REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
 HEAD = '#!rnn.py\n"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
 
 
@@ -74,6 +71,8 @@ class NetDict:
         self.left_out: list[str] = []
         self._given_dims = dict(dims or {})
         self._description = description
+        self._described = Snapshot([self.network, self.extern_data]) if description is not None else None
+        self._written: tuple[Snapshot, dict[str, Any]] | None = None
 
     def replaced(
         self, network: Mapping[str, Any], extern_data: Mapping[str, Any], *, dims: Mapping[str, Dim]
@@ -81,17 +80,18 @@ class NetDict:
         """:return: the same model, with its layers or dims written otherwise, so that its hash stays"""
         made = copy.copy(self)
         made.network, made.extern_data, made._given_dims = dict(network), dict(extern_data), dict(dims)
+        made._described = Snapshot([made.network, made.extern_data])
         return made
 
     def describe(self) -> Description:
         """
-        :return: the model and the data, without the names of layers; without a model, of the layers. It doesn't include
-            the other options.
+        :return: the model and the data, without the names of layers; without a model, or if somebody has changed the
+            layers or the data since, those. It doesn't include the other options.
         :raises ValueError: if the model has something that can't be described, such as a lambda
         """
-        if isinstance(self._description, ValueError):
-            raise ValueError(*self._description.args)
-        if self._description is not None:
+        if self._described is not None and self._described.matches([self.network, self.extern_data]):
+            if isinstance(self._description, ValueError):
+                raise ValueError(*self._description.args)
             return self._description
         return Describer().config({"extern_data": self.extern_data, "network": self.network})
 
@@ -100,7 +100,7 @@ class NetDict:
         return {"network": self.describe(), "options": Describer().config(self.options)}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+        return {**self.__dict__, "_written": None}
 
     def __setstate__(self, state: dict[str, Any]):
         self.__dict__.update(state)
@@ -129,10 +129,19 @@ class NetDict:
         """``network = ...``, with the functions and arrays that are in it"""
         return self._parts["code"]["network"].code
 
+    def network_prolog(self, *, values: bool = True) -> str:
+        """
+        :param values: False: only what the network needs before it
+        :return: code of the dims and the network alone, with room for RETURNN to build it
+        """
+        code = self._parts["code"]
+        network = code["network"] if values else replace(code["network"], values={})
+        return join_parts([ROOM, code["dims"], network])
+
     @property
-    def network_prolog_code(self) -> str:
-        """the dims and the network alone, with room for RETURNN to build it"""
-        return join_parts([ROOM, self._parts["code"]["dims"], self._parts["code"]["network"]])
+    def network_expression(self) -> Expression:
+        """the network as code that isn't laid out yet, in which paths are kept"""
+        return self._parts["code"]["network"].values["network"]
 
     @property
     def options_code(self) -> str:
@@ -151,8 +160,14 @@ class NetDict:
             part.lines.append(f"# Left out, since it needs more than RETURNN: {', '.join(self.left_out)}")
         return part
 
-    @cached_property
+    @property
     def _parts(self) -> dict[str, Any]:
+        state = [self.network, self.extern_data, self.options, self.left_out]
+        if self._written is None or not self._written[0].matches(state):
+            self._written = Snapshot(state), self._write()
+        return self._written[1]
+
+    def _write(self) -> dict[str, Any]:
         code = NetCode(self._given_dims)
         extern_data = code.part({"extern_data": self.extern_data})
         network = code.part({"network": self.network})
@@ -175,10 +190,10 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
     :raises TypeError: if the config is something else, or holds what can't be written
     :raises ValueError: if it lacks one of those
     """
-    options = _checked(read_config(config, options={"backend": BACKEND}))
-    extern_data = {name: _with_dims(name, entry) for name, entry in options["extern_data"].items()}
+    options = checked_options(read_config(config, options={"backend": BACKEND}))
+    extern_data = {name: data_with_dims(name, entry) for name, entry in options["extern_data"].items()}
     own = find_dims(extern_data)
-    model = DescribedModel(options["get_model"], {"extern_data": extern_data, "step": options[_STEPS[options["task"]]]})
+    model = DescribedModel(options["get_model"], {"extern_data": extern_data, "step": options[STEPS[options["task"]]]})
     changed = {**options, "extern_data": extern_data, "get_model": model}
     with restored_dims(own):
         layers = call_deep(lambda: build_layers(changed, epoch=epoch))
@@ -189,52 +204,12 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
         network,
         extern_data,
         dims=names,
-        options=_other_options(options),
+        options=other_options(options),
         parameters=layers.parameters,
         description=model.description,
     )
-    made.left_out = [name for name, value in options.items() if _is_data(name, value) and name not in made.options]
+    made.left_out = [name for name, value in options.items() if is_data(name, value) and name not in made.options]
     return made
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """:return: with ``task`` and ``behavior_version``"""
-    for name in ("get_model", "extern_data"):
-        if name not in options:
-            raise ValueError(f"config: expected {name}, got only {', '.join(sorted(options)) or 'an empty one'}")
-    task = options.get("task") or ("train" if "train_step" in options or "forward_step" not in options else "forward")
-    if task not in _STEPS:
-        raise ValueError(f"config: expected a task of {', '.join(_STEPS)}, got {task!r}")
-    for name in ("get_model", _STEPS[task]):
-        if not callable(options.get(name)):
-            raise ValueError(f"config: expected a function {name} for task {task!r}, got {options.get(name)!r}")
-    if not isinstance(options["extern_data"], Mapping):
-        raise TypeError(f"config: expected extern_data as a dict, got {options['extern_data']!r}")
-    version = options.get("behavior_version", max(_BEHAVIOR_VERSION, BehaviorVersion.get()))
-    if isinstance(version, bool) or not isinstance(version, int):
-        raise TypeError(f"config: expected behavior_version as an int, got {version!r}")
-    if version < _BEHAVIOR_VERSION:
-        raise ValueError(f"config: expected a behavior_version of at least {_BEHAVIOR_VERSION}, got {version}")
-    return {**options, "task": task, "behavior_version": version}
-
-
-def _with_dims(name: str, entry: Any) -> dict[str, Any]:
-    """:return: options of an entry of extern_data, with dims in it"""
-    if isinstance(entry, Tensor):
-        tensor, rest = entry, {}
-    elif not isinstance(entry, Mapping):
-        raise TypeError(f"extern_data {name!r}: expected a dict or a Tensor, got {type(entry).__name__} {entry!r}")
-    elif "dims" in entry or "dim_tags" in entry:
-        return dict(entry)
-    else:  # as it was written before there were dims
-        rest = {key: value for key, value in entry.items() if key in ("vocab", "available_for_inference")}
-        tensor = Tensor(**{"name": name, **{key: value for key, value in entry.items() if key not in rest}})
-    options: dict[str, Any] = {"dims": list(tensor.dims), "dtype": tensor.dtype}
-    if tensor.sparse_dim is not None:
-        options["sparse_dim"] = tensor.sparse_dim
-    if tensor.feature_dim is not None:
-        options["feature_dim"] = tensor.feature_dim
-    return {**options, **rest}
 
 
 def _name_dims(extern_data: Any, network: Any, *, order: Iterable[Dim]) -> dict[str, Dim]:
@@ -264,25 +239,3 @@ def _name_dims(extern_data: Any, network: Any, *, order: Iterable[Dim]) -> dict[
     visit(extern_data)
     visit(network)
     return code.names
-
-
-def _other_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """:return: what is plain data"""
-    others = {k: v for k, v in options.items() if k not in _REPLACED and not k.startswith(("_", "torch_"))}
-    others = {"behavior_version": options["behavior_version"], **others}
-    return {name: value for name, value in others.items() if _is_plain(value)}
-
-
-def _is_data(name: str, value: Any) -> bool:
-    """:return: whether it's an option which RETURNN would have used, rather than what has made the config"""
-    is_own = name in _REPLACED or name.startswith(("_", "torch_"))
-    return not is_own and type(value) in (dict, list, tuple, set)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return type(value) is dict and all(_is_plain(x) for item in value.items() for x in item)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
-    plain = (str, bytes, bool, int, float, complex, type(None), numpy.ndarray, numpy.generic)
-    return isinstance(value, plain) or is_path(value)

@@ -8,14 +8,16 @@ Several networks for one training: each from some epoch on, for pretraining or o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 from returnn.tensor import Dim
 
 from ._carry_over import find_parameters, find_variables, with_importers
 from ._clean_dims import map_dims
+from ._layout import Brackets, Expression, one_line
 from ._net_code import ROOM, NetCode, Part, join_parts
+from ._snapshot import Snapshot
 from .description import Describer, Description
 from .dims_code import derive_dim
 from .net_dict import HEAD, NetDict, make_net_dict
@@ -40,9 +42,10 @@ class StagedNetDict:
 
     def __init__(self, stages: Mapping[int, NetDict]):
         self.stages = dict(sorted(stages.items()))
+        self._written: tuple[Snapshot, dict[str, Part]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages}
+        return {"stages": self.stages, "_written": None}
 
     def __repr__(self) -> str:
         return f"<StagedNetDict {self.stages}>"
@@ -105,10 +108,21 @@ class StagedNetDict:
         """``networks = {1: ..., ...}`` and the function ``get_network``"""
         return join_parts(self._network_parts)
 
+    def network_prolog(self, *, values: bool = True) -> str:
+        """
+        :param values: False: only what the networks need before them, and ``get_network``, which takes ``networks``
+        :return: code of the dims, the networks and ``get_network`` alone, with room for RETURNN to build them
+        """
+        if values:
+            return join_parts([ROOM, self._code["dims"], *self._network_parts])
+        networks = [replace(self._code[f"network_{epoch}"], values={}) for epoch in self.stages]
+        return join_parts([ROOM, self._code["dims"], *networks, Part(definitions=[_GET_NETWORK])])
+
     @property
-    def network_prolog_code(self) -> str:
-        """the dims, the networks and ``get_network`` alone, with room for RETURNN to build them"""
-        return join_parts([ROOM, self._code["dims"], *self._network_parts])
+    def networks_expression(self) -> Expression:
+        """``networks`` as code that isn't laid out yet, in which paths are kept"""
+        codes = [(f"{epoch}: ", self._code[f"network_{epoch}"].values[f"network_{epoch}"]) for epoch in self.stages]
+        return Brackets("{", tuple(codes), "}")
 
     @property
     def code(self) -> str:
@@ -133,7 +147,7 @@ class StagedNetDict:
         taken = [f"{name} = get_global_config().typed_dict[{name!r}]".replace("'", '"') for name in known]
         imports = ["from returnn.config import get_global_config"] if taken else []
         lines = [line for line in code.dims.lines if line.partition(" = ")[0] not in known]
-        return join_parts([Part(imports, [], taken), Part(code.dims_part.imports, [], lines), network])
+        return join_parts([Part(imports, lines=taken), Part(code.dims_part.imports, lines=lines), network])
 
     @property
     def _network_parts(self) -> list[Part]:
@@ -145,8 +159,14 @@ class StagedNetDict:
             Part(definitions=[_GET_NETWORK]),
         ]
 
-    @cached_property
+    @property
     def _code(self) -> dict[str, Part]:
+        state = [self.networks, self.extern_data, self.options]
+        if self._written is None or not self._written[0].matches(state):
+            self._written = Snapshot(state), self._write()
+        return self._written[1]
+
+    def _write(self) -> dict[str, Part]:
         code = NetCode(self.dims)
         parts = {"extern_data": code.part({"extern_data": self.extern_data})}
         parts["options"] = next(iter(self.stages.values())).options_part(code)
@@ -179,11 +199,11 @@ def make_staged_net_dict(configs: Mapping[int, Any]) -> StagedNetDict:
         dims = shared.add(stage.dims)
         names = {shared.names[id(dim)]: dim for dim in dims.values()}
 
-        def replace(dim: Dim, dims: dict[int, Dim] = dims) -> Dim:
+        def shared_dim(dim: Dim, dims: dict[int, Dim] = dims) -> Dim:
             found = dims.get(id(dim.get_same_base()), dim)
             return found.copy(match_priority=dim.match_priority) if dim.match_priority else found
 
-        network, extern_data = (map_dims(x, replace) for x in (stage.network, stage.extern_data))
+        network, extern_data = (map_dims(x, shared_dim) for x in (stage.network, stage.extern_data))
         variables.append(set(find_variables(network)))
         if any(not earlier <= variables[-1] for earlier in variables):
             network = with_importers(network)
@@ -254,8 +274,7 @@ def _check_extern_data(stages: Mapping[int, NetDict]):
 def _describe_data(stage: NetDict, name: str) -> str:
     if name not in stage.extern_data:
         return "missing"
-    lines = NetCode(stage.dims).part({"data": stage.extern_data[name]}).lines
-    return " ".join(line.strip() for line in lines).removeprefix("data = ")
+    return one_line(NetCode(stage.dims).part({"data": stage.extern_data[name]}).values["data"])
 
 
 def _check_parameters(stages: Mapping[int, NetDict]):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..config import NetDict, StagedNetDict
-from ..config._writer import Writer, is_delayed, plain_value
+from ..config._delayed import is_delayed, plain_value
+from ..config._writer import Writer
 from ..config.description import Describer
 from ..config.dims_code import DimsCode
 from ._contents import find_paths
@@ -58,12 +59,8 @@ def returnn_config(
     wrapper.describer.config(config)  # numbers the dims
     order = sorted(wrapper.writer.options, key=lambda name: name != "extern_data")
     wrapped = {name: wrapper.option(name) for name in order}
-    layers = {}
-    if network is not None:
-        name = _network_name(network)
-        layers[name] = CodeWrapper(name, hashed=network.describe())
     return {
-        "config": {**{name: wrapped[name] for name in config}, **layers},
+        "config": {**{name: wrapped[name] for name in config}, **wrapper.layers()},
         "post_config": {name: wrapped[name] for name in post_config},
         "python_prolog": wrapper.prolog(),
     }
@@ -73,8 +70,11 @@ class _Wrapper:
     def __init__(self, options: Mapping[str, Any], *, inline: tuple[str, ...], network: _Network | None):
         self.writer = Writer(options, inline=inline)
         self._network = network
+        self._paths: tuple[Any, ...] = ()  # in the layers
         if network is not None:
-            self.writer.dims = DimsCode(reserved=[*options, _network_name(network)], names=network.dims)
+            self._name = "network" if isinstance(network, NetDict) else "get_network"
+            self._paths = tuple(find_paths(network.network if isinstance(network, NetDict) else network.networks))
+            self.writer.dims = DimsCode(reserved=[*options, self._name], names=network.dims)
         self.describer = Describer()
 
     def option(self, name: str) -> Any:
@@ -100,10 +100,23 @@ class _Wrapper:
     def _code(self, code: Any, value: Any, *, where: str) -> CodeWrapper:
         return CodeWrapper(code, hashed=self.describer.value(value, where=where), paths=tuple(find_paths(value)))
 
+    def layers(self) -> dict[str, CodeWrapper]:
+        """:return: options of RETURNN that refer to the prolog; or the network itself, if it has paths"""
+        network = self._network
+        if network is None:
+            return {}
+        hashed = network.describe()
+        if not self._paths:
+            return {self._name: CodeWrapper(self._name, hashed=hashed)}
+        if isinstance(network, NetDict):
+            return {"network": CodeWrapper(network.network_expression, hashed=hashed, paths=self._paths)}
+        networks = CodeWrapper(network.networks_expression, hashed="", paths=self._paths)
+        return {"networks": networks, "get_network": CodeWrapper("get_network", hashed=hashed)}
+
     def prolog(self) -> CodeWrapper:
         """:return: what all the code needs; what it is counts where it is used, and not here"""
         writer = self.writer
-        layers = [] if self._network is None else [self._network.network_prolog_code]
+        layers = [] if self._network is None else [self._network.network_prolog(values=not self._paths)]
         parts = [
             "from __future__ import annotations\n" if writer.lazy_annotations else "",
             writer.imports_code(),
@@ -112,11 +125,6 @@ class _Wrapper:
             *writer.definitions,
         ]
         return CodeWrapper("\n".join(part for part in parts if part), hashed="prolog")
-
-
-def _network_name(network: _Network) -> str:
-    """:return: what RETURNN calls it: a dict, or a function"""
-    return "network" if isinstance(network, NetDict) else "get_network"
 
 
 def _is_plain_key(key: Any) -> bool:

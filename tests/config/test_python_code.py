@@ -111,6 +111,25 @@ def test_nan_comes_back(tmp_path):
     assert math.isnan(again["x"])
 
 
+def test_sets_of_dims_of_one_name():
+    """as these come elsewhere; else the text would depend on their addresses"""
+    texts = set()
+    for i in range(8):
+        dims = {j: nn.Dim(3, name="same") for j in (range(4) if i % 2 else reversed(range(4)))}
+        texts.add(to_python({"a": set(dims.values()), "b": [dims[j] for j in range(4)], "c": [dims[2]]}))
+    (text,) = texts
+    assert "a = {same_dim, same_2_dim, same_3_dim, same_4_dim}\n" in text and "c = [same_3_dim]" in text
+
+
+def test_a_large_array(tmp_path):
+    """has lines of its own, and is still an array that can be changed"""
+    statistics = np.linspace(0, 1, 1000, dtype="float32").reshape(10, 100)
+    text, again = _back(tmp_path, {"mean": [statistics, statistics[:1]], "same": statistics})
+    assert text.count("base64.b64decode") == 1 and "mean_array" in text
+    np.testing.assert_array_equal(again["same"], statistics)
+    assert again["same"].dtype == np.float32 and again["same"].flags.writeable and again["mean"][0] is again["same"]
+
+
 @pytest.mark.parametrize(
     "array",
     [

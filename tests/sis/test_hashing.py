@@ -384,8 +384,8 @@ def test_net_dicts_by_the_model():
     """not by the names of layers"""
     net_dict = examples.net_dict()
     assert sis_hash_helper(net_dict) == sis_hash_helper(pickle.loads(pickle.dumps(net_dict)))
-    renamed = copy.copy(net_dict)
-    renamed.network = {f"new_{name}": layer for name, layer in net_dict.network.items()}
+    layers = {f"new_{name}": layer for name, layer in net_dict.network.items()}
+    renamed = net_dict.replaced(layers, net_dict.extern_data, dims=net_dict.dims)
     assert stable_hash(renamed) == stable_hash(net_dict) == FROZEN["net dict"]
     changed = copy.copy(net_dict)
     changed.options = {**net_dict.options, "batch_size": 7}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from returnn_common import nn
-from returnn_common.config import NetDict, diff, make_staged_net_dict, read
+from returnn_common.config import NetDict, StagedNetDict, diff, make_staged_net_dict, read
 from returnn_common.sis import CodeWrapper, Hashed, returnn_config, stable_hash
 from tests.config import kinds
 from tests.config.net_dicts import make_tiny_config
@@ -139,9 +139,13 @@ def test_a_network(tmp_path):
     assert not diff(network, {name: again[name] for name in network})
     assert again["backend"] == "tensorflow-net-dict" and again["batch_size"] == 10_000 and again["num_epochs"] == 3
     assert repr(parts["config"]["extern_data"]["data"]["dims"]) == "[batch_dim, time_dim, f_dim]"
-    renamed = copy.copy(net_dict)
-    renamed.network = {f"new_{name}": layer for name, layer in net_dict.network.items()}
+    renamed = net_dict.replaced(
+        {f"new_{name}": layer for name, layer in net_dict.network.items()}, net_dict.extern_data, dims=net_dict.dims
+    )
     assert _hash(renamed) == _hash(net_dict)
+    edited = copy.copy(net_dict)
+    edited.network = renamed.network  # by a person: anything may be in there
+    assert _hash(edited) != _hash(net_dict)
     changed = NetDict(net_dict.network, net_dict.extern_data, options=net_dict.options, description="another model")
     assert _hash(changed) != _hash(net_dict)
 
@@ -198,6 +202,29 @@ def test_prologs_that_are_joined():
     assert code.index("a_dim = Dim(3") < code.index("import sys") < code.index("import os")
     assert sis_hash_helper(config("a")) == sis_hash_helper(config("b")) != sis_hash_helper(config(""))
     assert repr("a" + CodeWrapper("b") + "c") == "abc"
+
+
+class _LaterPath(Path):
+    def get_path(self):
+        assert self.path == "/ready", "not before the job runs"
+        return "/there"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_paths_in_layers(several, tmp_path):
+    path = _LaterPath("/not-ready")
+    net_dict = NetDict({"a": {"class": "load", "file": path, "f": len}}, {"data": {"dims": [nn.batch_dim]}})
+    network = StagedNetDict({1: net_dict, 3: net_dict}) if several else net_dict
+    job_config = pickle.loads(pickle.dumps(copy.deepcopy(ReturnnConfig(**returnn_config(network)))))
+    paths = extract_paths(vars(job_config))
+    assert paths == {path}
+    for each in paths:
+        each.path = "/ready"
+    again = _written(tmp_path, job_config)
+    found = again["get_network"](epoch=4) if several else again["network"]
+    assert found == {"a": {"class": "load", "file": "/there", "f": len}}
+    with pytest.raises(AssertionError, match="not before the job runs"):
+        _ = net_dict.code
 
 
 def test_errors():
