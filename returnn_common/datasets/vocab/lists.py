@@ -49,8 +49,10 @@ class CharacterVocab(VocabConfig):
     def encode(self, text: str) -> list[int]:
         """see :class:`VocabConfig`"""
         indices, ids = self._characters, []
-        if indices.keys() >= set(text):
-            return [indices[char] for char in text]
+        try:
+            return list(map(indices.__getitem__, text))  # twice as fast as a loop
+        except KeyError:
+            pass
         refuse_unknown(self, self.find_unknown(text), text)
         for char in text:
             index = indices.get(char)

@@ -81,9 +81,9 @@ class SentencePieceVocab(VocabConfig):
 
     def encode(self, text: str) -> list[int]:
         """see :class:`VocabConfig`"""
-        processor = self._model.processor
-        ids = processor.encode(text, out_type=int)
-        if processor.unk_id() in ids:
+        model = self._model
+        ids = model.processor.encode(text)
+        if model.unknown in ids:
             refuse_unknown(self, self.find_unknown(text), text)
         return ids
 
@@ -106,7 +106,7 @@ class SentencePieceVocab(VocabConfig):
         else:
             normalised = model.processor.normalize(text)
             ids = model.ids_of(model.draw(normalised, alpha, rng))
-        if model.processor.unk_id() in ids:
+        if model.unknown in ids:
             refuse_unknown(self, self.find_unknown(text), text)
         return ids
 
@@ -116,12 +116,12 @@ class SentencePieceVocab(VocabConfig):
 
     def find_unknown(self, text: str) -> list[str]:
         """see :class:`VocabConfig`"""
-        processor = self._model.processor
-        ids = processor.encode(text, out_type=int)
-        if processor.unk_id() not in ids:
+        model = self._model
+        ids = model.processor.encode(text)
+        if model.unknown not in ids:
             return []
-        pieces = zip(ids, processor.encode(text, out_type=str), strict=True)
-        return [part for i, piece in pieces if i == processor.unk_id() for part in self._model.unknown_parts(piece)]
+        pieces = zip(ids, model.processor.encode(text, out_type=str), strict=True)
+        return [part for i, piece in pieces if i == model.unknown for part in model.unknown_parts(piece)]
 
     def _draw_of_nbest(self, text: str, alpha: float, rng: np.random.Generator) -> list[int]:
         processor = self._model.processor
@@ -142,6 +142,7 @@ class _Model:
 
     def __init__(self, processor: Any):
         self.processor = processor
+        self.unknown = processor.unk_id()  # asked for once: each question takes as long as a short text
         self.kind = _find_kind(processor)
         special = (processor.is_unknown, processor.is_control, processor.is_unused, processor.is_byte)
         pieces = [i for i in range(processor.vocab_size()) if not any(is_special(i) for is_special in special)]
@@ -170,7 +171,7 @@ class _Model:
             elif self._has_bytes:
                 ids += [self.processor.piece_to_id(BYTE_LABELS[byte]) for byte in piece.encode("utf8")]
             else:
-                ids.append(self.processor.unk_id())
+                ids.append(self.unknown)
         return ids
 
     def unknown_parts(self, piece: str) -> list[str]:
