@@ -8,7 +8,7 @@ import returnn.frontend as rf
 import torch
 
 from returnn_common import nn
-from returnn_common.nn.fused.lstm import _ends, lstm_by_lengths
+from returnn_common.nn.fused.lstm import _ends, lstm_by_lengths, reverse_sequence
 from returnn_common.nn.lstm import LSTM, LstmState
 from tests.engines import ENGINES, Input, run_on
 
@@ -278,3 +278,17 @@ def test_tracing_keeps_lengths_open():
     traced = torch.jit.trace(compute, (torch.randn(2, 5, 3), torch.tensor([5, 3], dtype=torch.int32)))
     args = torch.randn(2, 9, 3), torch.tensor([4, 9], dtype=torch.int32)
     torch.testing.assert_close(traced(*args), compute(*args))
+
+
+@pytest.mark.parametrize("lengths", [[4, 4], [4, 2], [3], 3], ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reverse_sequence(lengths, axis):
+    """as RETURNN's, also where there is no padding"""
+    nn.select_backend_torch()
+    batch_dim = nn.Dim(2 if isinstance(lengths, int) else len(lengths), name="batch")
+    sizes = lengths if isinstance(lengths, int) else nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim])
+    dims = [batch_dim, time_dim := nn.Dim(sizes, name="time")][:: 1 if axis else -1]
+    source = nn.random_uniform(dims, minval=0, maxval=100, dtype="int32")
+    expected, found = nn.reverse_sequence(source, axis=time_dim), reverse_sequence(source, axis=time_dim)
+    assert found.dims == source.dims and found.sparse_dim is None
+    np.testing.assert_array_equal(*(x.copy_masked(0).copy_transpose(dims).raw_tensor for x in (found, expected)))

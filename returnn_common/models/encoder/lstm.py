@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ... import nn
 from ...nn.checks import check_at_least, check_probability
+from ...nn.fused.lstm import reverse_sequence
 from ...nn.lstm import LSTM
 
 __all__ = ["BidirectionalLSTM", "LSTMEncoder", "make_lstm_encoder"]
@@ -122,10 +123,10 @@ class BidirectionalLSTM(nn.Module):
         batch_dims = source.remaining_dims([spatial_dim, self.in_dim])
         state = self.forward_lstm.default_initial_state(batch_dims=batch_dims)
         forward = self.forward_lstm.outputs(source, state=state, spatial_dim=spatial_dim)
-        source = nn.reverse_sequence(source, axis=spatial_dim)
+        source = reverse_sequence(source, axis=spatial_dim)
         state = self.backward_lstm.default_initial_state(batch_dims=batch_dims)
         backward = self.backward_lstm.outputs(source, state=state, spatial_dim=spatial_dim)
-        backward = nn.reverse_sequence(backward, axis=spatial_dim)
+        backward = reverse_sequence(backward, axis=spatial_dim)
         out, _ = nn.concat(
             (forward, self.forward_lstm.out_dim), (backward, self.backward_lstm.out_dim), out_dim=self.out_dim
         )

@@ -1,5 +1,5 @@
 """
-PyTorch's LSTM over sequences of different lengths.
+PyTorch's LSTM over sequences of different lengths, and their reversal.
 """
 
 from __future__ import annotations
@@ -7,10 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import returnn.frontend as rf
+from returnn.tensor import Dim, Tensor
+
+from .raw import is_on_torch, padding_of
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["lstm_by_lengths"]
+__all__ = ["lstm_by_lengths", "reverse_sequence"]
 
 
 _WORTH_IT = 0.1  # of all frames; a call of PyTorch's LSTM rearranges its weights first
@@ -52,13 +57,15 @@ def lstm_by_lengths(
         state = h[:, :num_active].contiguous(), c[:, :num_active].contiguous()
         part = x[start:end, :num_active]
         out, h, c = torch.lstm(part, state, [*params], len(params) == 4, 1, 0.0, False, False, False)
-        outputs.append(torch.nn.functional.pad(out, (0, 0, 0, len(ordered) - num_active)))
+        if num_active < len(ordered):
+            out = torch.nn.functional.pad(out, (0, 0, 0, len(ordered) - num_active))
+        outputs.append(out)
         num_active = sum(length > end for length in ordered)
         finished.append((h[:, num_active:], c[:, num_active:]))
         start = end
     if start < len(x) or not outputs:
         outputs.append(h.new_zeros(len(x) - start, len(ordered), h.shape[-1]))
-    out = torch.cat(outputs)
+    out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
     h, c = (torch.cat(parts[::-1], dim=1)[0].to(out.dtype) for parts in zip(*finished, strict=True))
     if is_sorted:
         return out, h, c
@@ -79,3 +86,19 @@ def _ends(ordered: Sequence[int]) -> list[int]:
             ends.append(end)
             left_out += finished
     return [*ends, longest] if longest else []
+
+
+def reverse_sequence(source: Tensor, *, axis: Dim) -> Tensor:
+    """
+    :func:`returnn.frontend.reverse_sequence`, which computes an index for each frame; if there is no padding, without.
+
+    :param source: ``{..., axis}``
+    :param axis: time
+    :return: same, each sequence from its own end to its start
+    """
+    sizes = axis.get_size_tensor()
+    if not is_on_torch(source) or padding_of(axis, (*sizes.dims, axis), device=source.device) is not None:
+        return rf.reverse_sequence(source, axis=axis)
+    out = source.copy_template("reversed")
+    out.raw_tensor = source.raw_tensor.flip(source.dims.index(axis))
+    return out
