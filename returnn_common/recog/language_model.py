@@ -63,7 +63,7 @@ class _GetModel:
 
     def __init__(self, get_model: Callable[..., Any]):
         self.get_model = get_model
-        functools.update_wrapper(self, get_model)
+        functools.update_wrapper(self, get_model, updated=())
 
 
 class _WithLanguageModels(_GetModel):

@@ -140,10 +140,6 @@ def _check_numbers(args: argparse.Namespace):
         raise CommandError(f"--max-seconds {args.max_seconds:g}: expected at least 1")
     if not args.batch_seconds > 0:
         raise CommandError(f"--batch-seconds {args.batch_seconds:g}: expected more than 0")
-    if args.lm is not None and args.lm_scale is None:
-        raise CommandError(f"--lm {args.lm} needs --lm-scale")
-    if args.lm is None and args.lm_scale is not None:
-        raise CommandError(f"--lm-scale {args.lm_scale:g} needs --lm")
     if args.no_times and args.format not in ("text", "json"):
         raise CommandError(f"--no-times: --format {args.format} is made of times")
     if args.stream and args.format != "text" and not args.no_times:

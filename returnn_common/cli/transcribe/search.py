@@ -38,6 +38,10 @@ def choose_search(
     given = {"beam_size": beam, "lm": lm, "lm_scale": lm_scale}
     options = {**search_options_of(run.run), **_read_settings(settings)}
     options.update({name: value for name, value in given.items() if value is not None})
+    if lm is not None and options.get("lm_scale") is None:
+        raise CommandError(f"--lm {lm} needs --lm-scale")
+    if lm_scale and options.get("lm") is None:
+        raise CommandError(f"--lm-scale {lm_scale:g} needs --lm")
     config = Config()  # a copy would be pickled
     config.typed_dict = {**run.config.typed_dict, "search_options": make_paths_absolute(options)}
     config.dict = {name: value for name, value in run.config.dict.items() if name != "search_options"}

@@ -13,6 +13,7 @@ import pytest
 
 from returnn_common import nn
 from returnn_common.cli.run_model import load_run_model
+from tests.cli.trained import make_arpa
 from tests.cli.transcribe.helpers import SMALL, make_model_of, record, run_command
 from tests.recog.tones import WORDS
 
@@ -172,6 +173,40 @@ def test_search_options(folder, capsys):
         arguments = [part for setting in settings for part in ("--set", setting)]
         status, out, err = run_command(capsys, model, "a.wav", *arguments)
         assert (status, out) == (2, "") and message in err
+
+
+def test_search_options_beside_the_model(folder, capsys):
+    """language models, phrases and the like, of the recipe and of the command line"""
+    make_arpa(folder / "lm.arpa")
+    (folder / "words.txt").write_text("ONE\nSIX\n")
+    options = {"beam_size": 4, "word_list": ["TWO", "SIX"], "mbr": 0.0, "lm": str(folder / "lm.arpa"), "lm_scale": 2}
+    searched = ("search_options = options.search_options", f"search_options = {options!r}")
+    model = make_model_of(folder / "model", "digits_ctc", {**SMALL, "search_options": ""}, searched)
+    record(folder / "a.wav", "two four one")
+
+    def transcribe(*arguments: str) -> tuple[str, float]:
+        status, out, err = run_command(capsys, model, "a.wav", "--format", "json", "--no-times", *arguments)
+        assert (status, err) == (0, "")
+        return json.loads(out)["text"], json.loads(out)["score"]
+
+    text, score = transcribe()
+    assert set(text.split()) <= {"TWO", "SIX"} and text
+    assert set(transcribe("--set", "word_list=words.txt")[0].split()) <= {"ONE", "SIX"}
+    assert transcribe("--set", "word_list=None", "--set", "lm=None", "--set", "lm_scale=None")[0] != text
+    assert transcribe("--lm-scale", "0.5")[1] != score
+    best = transcribe("--set", "mbr=None")
+    assert best[0] != text and best[1] > score  # of equally probable hypotheses, that in the middle
+    phrase = ["--set", "phrases=['SIX SIX SIX']", "--set", "phrase_bonus=30"]
+    assert "SIX SIX SIX" in transcribe(*phrase)[0] and "SIX SIX SIX" not in text
+    for arguments, message in [
+        (
+            ["--set", "rescore=True"],
+            "search_options: rescore is for 'returnn-common recog'; take it away by --set resc",
+        ),
+        (["--set", "phrases=no.txt", "--set", "phrase_bonus=1"], "no.txt: expected a text file: "),
+    ]:
+        status, out, err = run_command(capsys, model, "a.wav", *arguments)
+        assert (status, out) == (2, "") and message in err and err.count("\n") == 1
 
 
 def test_lm_that_does_not_fit(model, folder, capsys):

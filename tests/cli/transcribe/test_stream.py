@@ -60,6 +60,7 @@ def test_streaming_encoder_of_a_recipe(folder, capsys):
     [
         (["--format", "json"], "--stream: --format json has times, which need whole recordings; add --no-times"),
         (["--format", "srt"], "--stream: --format srt has times, which need whole recordings; use --format text"),
+        (["--set", "mbr=1.0"], "--stream: search_options has mbr, which needs whole recordings; add --set mbr=None"),
         (["--set", "recombine=mean"], "recombine, expected 'sum' or 'max', got 'mean'"),
     ],
 )
