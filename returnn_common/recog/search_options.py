@@ -32,7 +32,7 @@ __all__ = [
 
 LANGUAGE_MODELS = {"lm": "lm_scale", "transcript_lm": "transcript_lm_scale"}  # option -> that with its scale
 FUSED_OPTIONS = (*LANGUAGE_MODELS, *LANGUAGE_MODELS.values(), "phrases", "phrase_bonus", "word_list")
-LIST_OPTIONS = ("beam_size", "nbest", "rescore", "mbr")
+LIST_OPTIONS = ("beam_size", "nbest", "rescore", "mbr", "tune")
 _PATHS = (*LANGUAGE_MODELS, "phrases", "word_list")
 _OF_THE_STEP = ("source", "in_spatial_dim", "beam_size", "lm", "lm_scale")  # what is no option of the model alone
 
@@ -56,6 +56,9 @@ class SearchOptions:
     :param nbest: hypotheses to write of each utterance; 0: all in the beam
     :param rescore: the language models are not in the search, but order its hypotheses anew
     :param mbr: scale of the scores for minimum Bayes risk, by which the hypotheses are ordered
+    :param tune: ``returnn-common run`` finds these scales on dev before it recognises, each as
+        ``OPTION=LOW:HIGH:STEP`` or ``OPTION=VALUE,VALUE,...``; in ``search_options``, a dict of ranges or lists of
+        values, or True: all scales in usual ranges
     :param of_model: further arguments of the model's ``search``
     """
 
@@ -70,6 +73,7 @@ class SearchOptions:
     nbest: int = 0
     rescore: bool = False
     mbr: float | None = None
+    tune: tuple[str, ...] | None = None
     of_model: Mapping[str, Any] = field(default_factory=dict)
 
     def language_models(self, *, scored: bool = False) -> dict[str, tuple[str, float]]:
@@ -96,6 +100,8 @@ def read_search_options(config: Config) -> SearchOptions:
     options = read_dict(config, "search_options")
     scored = bool(config.value("recog_components_file", None))
     read = parse_search_options(options, needs_scale=not scored)
+    if read.tune is not None:
+        raise ValueError("search_options: tune is done by 'returnn-common run', here the scales themselves are needed")
     if "beam_size" not in options:
         read = replace(read, beam_size=_check("beam_size", config.int("beam_size", 1)))
     if config.has("recog_nbest"):
@@ -106,12 +112,13 @@ def read_search_options(config: Config) -> SearchOptions:
 def parse_search_options(options: Mapping[str, Any], *, needs_scale: bool = True) -> SearchOptions:
     """
     :param options: by name; what is None is not there
-    :param needs_scale: else, a language model without scale only scores hypotheses
+    :param needs_scale: else, or with ``tune``, a language model without scale only scores hypotheses
     :raises ValueError: for a value that cannot be
     """
     options = {name: value for name, value in options.items() if value is not None}
     ours = {name: options.pop(name) for name in (*FUSED_OPTIONS, *LIST_OPTIONS) if name in options}
     read = SearchOptions(**{name: _check(name, value) for name, value in ours.items()}, of_model=options)
+    needs_scale = needs_scale and read.tune is None
     for name, other in (*LANGUAGE_MODELS.items(), ("phrases", "phrase_bonus")):
         if getattr(read, name) is not None and getattr(read, other) is None and (needs_scale or name == "phrases"):
             raise ValueError(f"search_options: {name} {_short(getattr(read, name))} needs {other}")
@@ -155,12 +162,22 @@ def _texts(value: Any) -> str | tuple[str, ...] | None:
     return _path(value)
 
 
+def _ranges(value: Any) -> tuple[str, ...] | None:
+    if value is True:
+        return ()
+    if not isinstance(value, dict) or not value:
+        return None
+    texts = {name: ",".join(map(str, x)) if isinstance(x, (list, tuple)) else x for name, x in value.items()}
+    return tuple(f"{name}={text}" for name, text in texts.items())
+
+
 _TEXTS = "the path of a file, or a list with at least one text"
 _KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "beam_size": ("an integer of at least 1", lambda value: _int(value, at_least=1)),
     "nbest": ("an integer of at least 0", lambda value: _int(value, at_least=0)),
     "rescore": ("True or False", lambda value: value if isinstance(value, bool) else None),
     "mbr": ("a number of at least 0, the scale of the scores", lambda value: _number(value, at_least=0)),
+    "tune": ("True, or a dict such as {'lm_scale': '0:1:0.1', 'ctc_scale': [0.2, 0.3]}", _ranges),
     "lm": ("the folder of a run, or an ARPA file", _path),
     "lm_scale": ("a number", _number),
     "transcript_lm": ("the folder of a run, or an ARPA file", _path),

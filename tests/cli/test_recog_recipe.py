@@ -169,6 +169,23 @@ def test_run(folder: Path, runs: dict[str, Path], tmp_path: Path, monkeypatch):
         assert _is_close(read_nbest(run / "recog" / "test.py.gz"), read_nbest(folder / "test.mbr.py.gz"))
 
 
+def test_tune(folder: Path, runs: dict[str, Path], tmp_path: Path, monkeypatch):
+    """scales are found on dev, and searched with"""
+    options = {"lm": str(folder / "words.arpa"), "tune": {"lm_scale": "0.5:1.5:1", "ctc_scale": [0.1, 0.9]}, "nbest": 2}
+    run = _run(tmp_path / "out", "digits_aed", folder, repr(options))
+    best = json.loads((run / "recog" / "tuning" / "dev.tuning.json").read_text())["best"]
+    assert best["lm_scale"] in (0.5, 1.5) and best["ctc_scale"] in (0.1, 0.9)
+    results = json.loads((run / "results.json").read_text())
+    assert results["tuned"] == best
+    found = ["--lm", str(folder / "words.arpa"), "--lm-scale", str(best["lm_scale"]), "--nbest", "2"]
+    searched = _recog(runs["aed"], *found, "--ctc-scale", str(best["ctc_scale"]), patch=monkeypatch)
+    again = _recog(run, patch=monkeypatch)
+    for folder in (searched, again):
+        assert _is_close(read_nbest(run / "recog" / "test.py.gz"), read_nbest(folder / "test.py.gz"))
+    with pytest.raises(ValueError, match="search_options: tune is done by 'returnn-common run', here the scales them"):
+        _forward(runs["aed"], repr(options), tmp_path)
+
+
 def test_command_line_goes_before_the_recipe(folder: Path, runs: dict[str, Path], tmp_path: Path, monkeypatch):
     options = {
         "ctc_scale": 0.3,
@@ -214,6 +231,9 @@ BAD = {
     "{'beam_size': 0}": "search_options: beam_size, expected an integer of at least 1, got 0",
     "{'rescore': 1, 'lm': 'F/lm/out', 'lm_scale': 1}": "search_options: rescore, expected True or False, got 1",
     "{'rescore': True}": "search_options: rescore needs lm, or transcript_lm",
+    "{'tune': {}}": "search_options: tune, expected True, or a dict such as {'lm_scale': '0:1:0.1', ",
+    "{'tune': {'lm_scale': '0:1:0.1'}}": "--tune lm_scale=0:1:0.1: expected OPTION=LOW:HIGH:STEP or OPTION=VALUE,",
+    "{'tune': {'ctc_scale': '0:2:1'}}": "scales {'ctc_scale': 2.0}: AedModel: ctc_scale, expected 0 to 1, got 2.0",
     "{'ctc_scala': 1}": "search option 'ctc_scala': AedModel.search has no such option, it has ctc_scale, ",
     "{'ctc_scale': 2}": "AedModel: ctc_scale, expected 0 to 1, got 2",
 }

@@ -12,19 +12,21 @@ from typing import Any
 
 from ..errors import CommandError
 from ..run.command import check_backend
+from ..run.finished import TrainedRun
+from ..run.folder import read_json
 from ..run.process import Runner, run_python
 from ..run.recipe import BACKENDS
 from . import results, search, tune
 from .folder import RecogFolder
-from .request import Asked, Request, check_request, choose_splits
+from .request import Asked, Request, check_request, choose_splits, make_model_of
 from .scales import PartScales, choose_points
 from .tune import Tuning
 
-__all__ = ["add_parser", "main", "recognise_run"]
+__all__ = ["add_parser", "main", "recognise_run", "tune_run"]
 
 # Options of the search that have arguments of their own here.
 _OPTIONS = ("lm_scale", "phrases", "phrase_bonus", "word_list", "ctc_scale", "length_exponent")
-_OTHER_ARGUMENTS = {"beam_size": "--beam", **{name: f"--{name}" for name in ("lm", "nbest", "mbr", "rescore")}}
+_OTHER_ARGUMENTS = {"beam_size": "--beam", **{name: f"--{name}" for name in ("lm", "nbest", "mbr", "rescore", "tune")}}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -189,6 +191,34 @@ def recognise_run(
     return 0
 
 
+def tune_run(run: TrainedRun, wanted: Sequence[str], *, backend: str, runner: Runner, console: Any) -> dict[str, float]:
+    """
+    Finds scales on the dev splits, as ``--tune`` does it.
+
+    :param run: that has trained
+    :param wanted: see :func:`.scales.choose_points`
+    :param backend: of RETURNN
+    :param runner: starts RETURNN
+    :param console: of rich
+    :return: the best, by option
+    :raises CommandError: if it cannot go on
+    :raises KeyboardInterrupt: if it is interrupted
+    """
+    asked = Asked(
+        splits=run.recipe.dataset.dev_splits,
+        options={"mbr": "None", "nbest": "None", "rescore": "None"},
+        backend=backend,
+        name="tuning",
+        tuned=True,
+    )
+    if recognise_run(str(run.folder.path), asked, tuning=Tuning(wanted), runner=runner, console=console):
+        raise KeyboardInterrupt
+    name = "+".join(run.recipe.dataset.dev_splits)
+    found = read_json(RecogFolder(run.folder.recog / "tuning").tuning(name, ".json"))
+    assert found is not None
+    return found["best"]
+
+
 @dataclass(frozen=True)
 class _Order:
     """Another order of the lists: by given scales, or by the best of some points on the splits that are asked for."""
@@ -199,7 +229,7 @@ class _Order:
 
 
 def _make_order(request: Request, tuning: Tuning | None) -> _Order:
-    scales = PartScales(request)
+    scales = PartScales(make_model_of(request.run), request.options, what=str(request.run.folder.path))
     if tuning is None:
         scales({})  # raises for a value that the model refuses
         return _Order(scales)

@@ -26,6 +26,7 @@ from ...recog.search_options import (
 )
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
+from ..run.folder import read_json
 
 __all__ = [
     "Asked",
@@ -188,10 +189,13 @@ def check_request(out: str, asked: Asked) -> Request:
 
 def search_options_of(run: TrainedRun) -> dict[str, Any]:
     """
-    :return: those of the recipe
+    :return: those of the recipe; in the place of ``tune``, the scales that the run has found so far
     :raises CommandError: if they are no dict
     """
-    return recipe_search_options(run.config, run.settings, path=run.recipe.path)
+    options = recipe_search_options(run.config, run.settings, path=run.recipe.path)
+    if options.pop("tune", None) is not None:
+        options.update((read_json(run.folder.path / "state.json") or {}).get("tuned", {}))
+    return options
 
 
 def recipe_search_options(namespace: Mapping[str, Any], settings: Mapping[str, str], *, path: Path) -> dict[str, Any]:

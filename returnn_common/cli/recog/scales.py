@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ...recog.components import LENGTH_EXPONENT
 from ...recog.fusion import part_names, part_scales, scale_options
-from ...recog.search_options import change_search_options
+from ...recog.search_options import SearchOptions, change_search_options, parse_search_options
 from ...recog.tuning import grid, random_points
 from ..errors import CommandError
-from .request import Request, make_model_of
 
-__all__ = ["PartScales", "choose_points"]
+__all__ = ["PartScales", "check_tuning", "choose_points"]
 
 _DEFAULTS = {
     "lm_scale": "0:1:0.1",
@@ -29,17 +29,19 @@ class PartScales:
     """
     From options of the search to scales of the model's parts.
 
-    :param request: with options that hold where a point has no others
+    :param model: in this process
+    :param options: that hold where a point has no others
+    :param what: whose model, for the message
     :raises CommandError: if the model does not say which scales its search has
     """
 
-    def __init__(self, request: Request):
-        self._model = make_model_of(request.run)
-        self._options = request.options
+    def __init__(self, model: Any, options: SearchOptions, *, what: str):
+        self._model = model
+        self._options = options
         try:
-            self.names = part_names(self._model, request.options)
+            self.names = part_names(model, options)
         except ValueError as error:
-            raise CommandError(f"{request.run.folder.path}: {error}") from None
+            raise CommandError(f"{what}: {error}") from None
 
     def __call__(self, point: Mapping[str, float]) -> dict[str, float]:
         """
@@ -63,6 +65,22 @@ class PartScales:
             if changed and all(name in (*self.names, LENGTH_EXPONENT) for name in changed):
                 found.append(option)
         return found
+
+
+def check_tuning(model: Any, options: Mapping[str, Any], *, what: str):
+    """
+    Before a training: the recipe's ``tune``.
+
+    :param model: in this process
+    :param options: ``search_options``
+    :param what: whose, for the message
+    :raises CommandError: see :func:`choose_points`
+    """
+    try:
+        read = parse_search_options(options, needs_scale=False)
+        choose_points(read.tune or (), scales=PartScales(model, read, what=what), num_random=None)
+    except (ValueError, CommandError) as error:
+        raise CommandError(f"{what}: {error}") from None
 
 
 def choose_points(asked: Sequence[str], *, scales: PartScales, num_random: int | None) -> list[dict[str, float]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...recog.search_options import make_paths_absolute
+from ...recog.search_options import make_paths_absolute, parse_search_options
 from ..errors import CommandError
 from ..recipes import find_recipe
 from .distributed import MODES, choose_processes
@@ -154,13 +154,19 @@ def _search_settings(path: Path, settings: Mapping[str, str]) -> dict[str, str]:
     :return: the setting, if it has paths that hold only in this working directory
     """
     from ..recog.request import check_search, recipe_search_options
+    from ..recog.scales import check_tuning
     from ..run_model import make_model
 
     _, namespace = execute_recipe(path, options=settings)
     options = recipe_search_options(namespace, settings, path=path)
     absolute = make_paths_absolute(options)
     if options and importlib.util.find_spec("torch") is not None:
-        check_search(make_model(path, settings), absolute, what=f"recipe {path}")
+        made, what = make_model(path, settings), f"recipe {path}"
+        tune = absolute.get("tune") is not None
+        of_search = {name: value for name, value in absolute.items() if name != "tune"}
+        check_search(made, of_search, what=what, scored=tune)
+        if tune:
+            check_tuning(made.model, absolute, what=what)
     return {} if absolute == options else {"search_options": repr(absolute)}
 
 
@@ -174,6 +180,8 @@ def _run_stages(run: Any, corpus: Path | None):
         run.recipe.dataset.path = str(data)
     stages.train(run, data)
     checkpoint = stages.average(run)
+    if run.recipe.evaluation == "wer":
+        run.settings.update(_tuned_settings(run))
     stages.recognise(run, data, checkpoint)
     if run.recipe.evaluation == "perplexity":
         values = perplexities.read(run)
@@ -185,6 +193,27 @@ def _run_stages(run: Any, corpus: Path | None):
     content = results.write_results(run, wer, checkpoint=checkpoint)
     write_report_page(run, wer, content)
     results.show(run, wer)
+
+
+def _tuned_settings(run: Any) -> dict[str, str]:
+    """
+    Finds the scales on dev that the recipe wants to be tuned, unless that is done.
+
+    :return: the recipe's ``search_options`` with them, if there are such
+    """
+    from ..recog.command import tune_run
+    from ..recog.request import recipe_search_options, search_options_of
+    from .finished import load_run
+
+    trained = load_run(run.folder.path, backend=run.backend)
+    options = recipe_search_options(trained.config, trained.settings, path=trained.recipe.path)
+    wanted = parse_search_options(options, needs_scale=False).tune
+    if wanted is None:
+        return {}
+    if "tuned" not in run.folder.state:
+        best = tune_run(trained, wanted, backend=run.backend, runner=run.runner, console=run.console)
+        run.folder.update(tuned=best)
+    return {"search_options": repr(search_options_of(trained))}
 
 
 def check_backend(backend: str):

@@ -65,6 +65,8 @@ def write_results(run: Run, wer: dict[str, WerResult], *, checkpoint: Path) -> d
         "train_seconds": state["train_seconds"],
         "recog_seconds": round(sum(state["recognised"][split] for split in wer), 1),
     }
+    if "tuned" in state:
+        content["tuned"] = state["tuned"]
     if hasattr(dataset, "get_durations"):
         content["audio_seconds"] = round(sum(sum(dataset.get_durations(split).values()) for split in wer), 2)
     else:
