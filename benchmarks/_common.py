@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,10 @@ if str(Path(__file__).resolve().parents[1]) not in sys.path:
 __all__ = ["Comparison", "add_options", "gemm_rate", "installed", "measure", "report", "save", "versions"]
 
 Made = TypeVar("Made")
+_PACKAGES = (
+    *("torch", "returnn", "torchaudio", "espnet", "speechbrain", "flashlight-text", "pyctcdecode"),
+    *("sentencepiece", "soundfile", "miniaudio"),
+)
 
 
 @dataclass
@@ -47,9 +52,9 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """our median to the fastest peer's; None without peers"""
+        """our median to the fastest peer's; None without peers, or without ours"""
         peers = [self.medians[name] for name in self.peers if name in self.seconds]
-        return self.medians[self.ours] / min(peers) if peers else None
+        return self.medians[self.ours] / min(peers) if peers and self.ours in self.seconds else None
 
 
 def add_options(parser: argparse.ArgumentParser, *, rounds: int) -> None:
@@ -95,6 +100,7 @@ def measure(
     return seconds
 
 
+@lru_cache
 def gemm_rate(dtype: str = "float32", size: int = 1024) -> float:
     """:return: the machine's own limit: GFLOP per second of CPU time, of square matrices"""
     import torch
@@ -117,6 +123,8 @@ def versions(*packages: str) -> str:
 
 def report(comparison: Comparison, *, json_file: Path | None = None, unit: str = "ms") -> None:
     """prints medians and ratios, and appends them to the file"""
+    if not comparison.seconds:
+        sys.exit(f"{comparison.title}: nothing of that is there (see --only)")
     scale = {"ms": 1e3, "s": 1.0, "us": 1e6}[unit]
     medians = comparison.medians
     peers = {name: medians[name] for name in comparison.peers if name in medians}
@@ -128,7 +136,7 @@ def report(comparison: Comparison, *, json_file: Path | None = None, unit: str =
         print(
             f"  {name:{width}} {value * scale:10.4g} {unit}  {ratio}  {comparison.notes.get(name, '')}  (runs: {runs})"
         )
-    if peers:
+    if comparison.ratio is not None:
         best = min(peers, key=lambda name: peers[name])
         print(f"  {comparison.ours} / {best}: {comparison.ratio:.2f}")
     if json_file is not None:
@@ -136,6 +144,8 @@ def report(comparison: Comparison, *, json_file: Path | None = None, unit: str =
 
 
 def save(comparison: Comparison, json_file: Path) -> None:
-    """appends it, in a line"""
+    """appends it, in a line, with the versions and the machine's own limit"""
+    machine = {"versions": versions(*_PACKAGES), "gflops": gemm_rate()}
+    figures = {**asdict(comparison), "medians": comparison.medians, "ratio": comparison.ratio, **machine}
     with json_file.open("a") as file:
-        file.write(json.dumps({**asdict(comparison), "medians": comparison.medians, "ratio": comparison.ratio}) + "\n")
+        file.write(json.dumps(figures) + "\n")

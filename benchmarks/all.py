@@ -44,16 +44,17 @@ def run(name: str, *, figures: Path, quick: bool) -> int:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """:return: in Markdown, a line for each piece of work"""
-    lines = ["| work | ours | fastest peer | ratio |", "|---|---|---|---|"]
-    for row in rows:
+    """:return: in Markdown, a line for each piece of work, with the machine's float32 rate in that run; versions"""
+    lines = ["| work | ours | fastest peer | ratio | GFLOP/s |", "|---|---|---|---|---|"]
+    for row in (row for row in rows if row["ours"] in row["medians"]):
         medians = row["medians"]
         peers = {name: medians[name] for name in row["peers"] if name in medians}
         best = min(peers, key=lambda name: peers[name]) if peers else None
         peer = f"{best}: {1000 * peers[best]:.4g} ms" if best else ""
         ratio = f"{row['ratio']:.2f}" if best else ""
-        lines.append(f"| {row['title']} | {1000 * medians[row['ours']]:.4g} ms | {peer} | {ratio} |")
-    return "\n".join(lines) + "\n"
+        ours = f"{1000 * medians[row['ours']]:.4g} ms"
+        lines.append(f"| {row['title']} | {ours} | {peer} | {ratio} | {row['gflops']:.0f} |")
+    return "\n".join([*lines, "", *sorted({row["versions"] for row in rows})]) + "\n"
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

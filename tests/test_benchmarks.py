@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._common import Comparison, report
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -86,6 +88,21 @@ def test_lstm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, on
     assert "LSTM, inference, 8 x 200 to 250 frames\n  ours" in out and "LSTM, training" in out
 
 
+def test_only_what_is_not_there(monkeypatch: pytest.MonkeyPatch, one_thread: None):
+    monkeypatch.setattr(sys, "argv", ["log_mel.py", "--seconds", "0.2", "--rounds", "1", "--only", "nobody"])
+    with pytest.raises(SystemExit, match=r"Log-mel, 8 x 0.2 s: nothing of that is there \(see --only\)"):
+        runpy.run_path(str(BENCHMARKS / "log_mel.py"), run_name="__main__")
+
+
+def test_only_peers(capsys: pytest.CaptureFixture, tmp_path: Path):
+    """without ours, there is no ratio, but the figures"""
+    comparison = Comparison("Work", {"slow": [0.3, 0.2, 0.4], "fast": [0.1]}, "ours", ["slow", "fast"], {})
+    report(comparison, json_file=tmp_path / "figures.jsonl")
+    assert "slow        300 ms    3.00" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "figures.jsonl").read_text())
+    assert figures["ratio"] is None and figures["medians"] == {"slow": 0.3, "fast": 0.1} and figures["gflops"] > 0.0
+
+
 def test_config(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(sys, "argv", ["config.py", "--layers", "1", "--rounds", "1"])
     runpy.run_path(str(BENCHMARKS / "config.py"), run_name="__main__")
@@ -99,7 +116,8 @@ def test_all(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(BENCHMARKS / "all.py"), run_name="__main__")
     lines = (tmp_path / "results" / "table.md").read_text().splitlines()
-    assert lines[0] == "| work | ours | fastest peer | ratio |" and lines[2].startswith("| Start | ")
+    assert lines[0] == "| work | ours | fastest peer | ratio | GFLOP/s |" and lines[2].startswith("| Start | ")
+    assert re.search(r"\| [1-9]\d* \|$", lines[2]) and lines[-1].startswith("torch ") and ", returnn " in lines[-1]
     assert (tmp_path / "results" / "table.png").stat().st_size > 1000
     assert "== startup" in capfd.readouterr().out
 

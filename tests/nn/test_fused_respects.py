@@ -282,6 +282,11 @@ def test_tracing_keeps_lengths_open():
             torch.testing.assert_close(traced(*args), Traced(encoder)(*args), rtol=1e-4, atol=1e-5)
 
 
+def test_no_module():
+    with pytest.raises(TypeError, match=r"fuse: expected a module, got \[1\]"):
+        nn.fuse([1])  # type: ignore[type-var]
+
+
 def test_meta_device():
     with nn.set_default_device_ctx("meta"):
         model = nn.fuse(_encoder())

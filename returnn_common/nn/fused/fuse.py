@@ -50,7 +50,10 @@ def fuse(module: ModuleT) -> ModuleT:
 
     :param module: any module, changed in place
     :return: the same
+    :raises TypeError: if it isn't a module
     """
+    if not isinstance(module, rf.Module):
+        raise TypeError(f"fuse: expected a module, got {module!r}")
     for part in module.modules():
         fused = _FUSED.get(type(part))
         if fused is not None:
