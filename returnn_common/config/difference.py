@@ -23,11 +23,13 @@ from ._modules import is_made_up, module_contents
 from ._namespaces import find_import
 from ._objects import constructor_call, is_path, path_text, same_content
 from ._source import find_source
+from .net_dict import NetDict
 from .reading import read
+from .staged import StagedNetDict
 
 __all__ = ["Change", "ConfigDiff", "diff"]
 
-_Config = Mapping[str, Any] | types.ModuleType | str | os.PathLike
+_Config = Mapping[str, Any] | types.ModuleType | str | os.PathLike | NetDict | StagedNetDict
 
 
 def diff(a: _Config, b: _Config) -> ConfigDiff:
@@ -45,7 +47,7 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
     same; of others, the source is compared without its comments, and what it uses. What only got another name (and is
     no number, which others may be as well) is told as that.
 
-    :param a: options by name, a module, or the path of a file, see :func:`.read`
+    :param a: options by name, a module, the path of a file, see :func:`.read`, or a net dict
     :param b: like ``a``
     :raises TypeError: if one is none of them
     :raises ValueError: see :func:`.read`
@@ -61,6 +63,8 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
 def _load(name: str, config: _Config) -> dict[str, Any]:
     if isinstance(config, str | os.PathLike):
         return read(config)
+    if isinstance(config, NetDict | StagedNetDict):
+        config = _network(config)
     if isinstance(config, types.ModuleType):
         config = {n: v for n, v in vars(config).items() if not isinstance(v, types.ModuleType)}
     if not isinstance(config, Mapping):
@@ -309,7 +313,15 @@ def _is_plain_key(key: Any) -> bool:
 def _simple(value: Any) -> Any:
     """:return: numbers and texts of what only stands for them"""
     value = plain_value(value)
+    if isinstance(value, NetDict | StagedNetDict):
+        return _network(value)
     return path_text(value) if is_path(value) and not isinstance(value, str) else value
+
+
+def _network(network: NetDict | StagedNetDict) -> dict[str, Any]:
+    """:return: as a config"""
+    layers = {"network": network.network} if isinstance(network, NetDict) else {"networks": network.networks}
+    return {**network.options, "extern_data": network.extern_data, **layers}
 
 
 def _inner(path: str, key: Any) -> str:

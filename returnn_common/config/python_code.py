@@ -49,6 +49,8 @@ def to_python(
         references
     :raises TypeError: if an option's name is no name, or a value is of a kind that has no code, such as a model
     """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config: expected options by name, got {type(config).__name__} {config!r}")
     for name in config:
         if not isinstance(name, str):
             raise TypeError(f"config: expected names of options, got {name!r}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_common import nn
-from returnn_common.config import diff, read
+from returnn_common.config import NetDict, StagedNetDict, diff, read
 from returnn_common.datasets.augment import Chain, Gain, Noise
 from tests.config import kinds
 
@@ -205,3 +205,17 @@ def test_dims_of_an_option_that_is_called_otherwise():
 
     assert _lines(config("a_dim"), config("b_dim")) == ["a_dim: is called b_dim now"]
     assert len(_lines(config("a_dim"), config("b_dim", 4))) == 3
+
+
+def test_net_dicts():
+    def network(size, other=3):
+        time_dim = nn.Dim(None, name="time")
+        layers = {"output": {"class": "linear", "axis": time_dim, "n_out": size}}
+        extern_data = {"data": {"dims": [nn.batch_dim, time_dim]}}
+        return NetDict(layers, extern_data, options={"batch_size": other})
+
+    assert _lines(network(1), network(1)) == []
+    assert _lines(network(1), network(2, 4)) == ["batch_size: 3 -> 4", "network.output.n_out: 1 -> 2"]
+    assert _lines({"a": [network(1)]}, {"a": [network(2)]}) == ["a[0].network.output.n_out: 1 -> 2"]
+    staged = [StagedNetDict({1: network(1), 5: network(size)}) for size in (2, 3)]
+    assert _lines(*staged) == ["networks[5].output.n_out: 2 -> 3"]

@@ -360,6 +360,8 @@ def test_bad_names():
         to_python({"class": 1})
     with pytest.raises(TypeError, match="expected names of options, got 3"):
         to_python({3: 1})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="config: expected options by name, got str 'a.config'"):
+        to_python("a.config")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="inline: expected names of modules, got the str 'a'"):
         to_python({}, inline="a")
 
