@@ -96,14 +96,17 @@ def restore_dim_math(dims: Iterable[Dim]) -> None:
     RETURNN remembers what has been derived from a dim, so that ``channels // 4`` is the same dim the next time, and its
     layers count on that. Pickling forgets it.
 
-    :param dims: of which some may be derived from others
+    :param dims: of which some may be derived from others. Those that weren't pickled stay as they are.
     """
     from returnn.tensor._dim_extra import _CacheDimMath
 
+    dims = list(dims)
+    lost: set[int] = set()
     for dim in dims:
         for one in [dim, *(dim.derived_from_op.inputs if dim.derived_from_op else [])]:
             if one._extra is not None and not isinstance(one._extra.cache_dim_math, _CacheDimMath):
                 one._extra.cache_dim_math = _CacheDimMath()
+                lost.add(id(one))
     for dim in dims:
         operation = dim.derived_from_op
         if operation is None or operation.kind == "constant" or len(operation.inputs) != 2:
@@ -113,4 +116,5 @@ def restore_dim_math(dims: Iterable[Dim]) -> None:
             owner, key = right, (f"{operation.kind}_left", left.dimension)
         else:
             owner, key = left, (operation.kind, right.dimension if right.is_constant_static_dim() else right)
-        owner._make_extra().cache_dim_math.setdefault(key, dim)
+        if id(owner) in lost:
+            owner._make_extra().cache_dim_math.setdefault(key, dim)

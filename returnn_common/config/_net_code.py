@@ -12,7 +12,7 @@ from typing import Any
 from returnn.tensor import Dim
 
 from ._layout import Expression, layout
-from ._set_order import SetOrder
+from ._set_order import SetOrder, ordered_dims
 from ._writer import Writer
 from .dims_code import DimsCode
 
@@ -110,11 +110,12 @@ class NetCode:
     Writes values that share dims. Each of the methods gives a part of the source; :attr:`dims_part` is asked last.
 
     :param names: of dims that have one already
+    :param values: all that will be written: in sets, other dims come in the order of their first occurrence elsewhere
     """
 
-    def __init__(self, names: Mapping[str, Dim]):
+    def __init__(self, names: Mapping[str, Dim], *, values: Any = ()):
         self.dims = DimsCode(reserved=RESERVED_NAMES, names=names)
-        self._order = SetOrder(names.values())
+        self._order = SetOrder([*names.values(), *ordered_dims(values)])
         self._known: dict[str, Hashable] = {}
         self._reserved = {*RESERVED_NAMES, *names}
 

@@ -40,7 +40,8 @@ class NetDict:
     A network of RETURNN's layers with its ``extern_data``, which share dims; and the code of both, in parts.
 
     Any net dict can be given, also one written by hand, or put together from several. Sharing of dims survives
-    pickling, and so does the code; copies keep the same dims.
+    pickling, and so does the code; copies keep the same dims. Of a network and ``extern_data`` that were pickled
+    together as they are, RETURNN loses which dims were derived from which; here they get it back.
 
     :param network: name -> layer, with Dim objects, nested
     :param extern_data: name -> options of the data
@@ -73,6 +74,7 @@ class NetDict:
         self._description = description
         self._described = Snapshot([self.network, self.extern_data]) if description is not None else None
         self._written: tuple[Snapshot, dict[str, Any]] | None = None
+        self._restore_dim_math()  # they may come from a pickle
 
     def replaced(
         self, network: Mapping[str, Any], extern_data: Mapping[str, Any], *, dims: Mapping[str, Dim]
@@ -104,6 +106,9 @@ class NetDict:
 
     def __setstate__(self, state: dict[str, Any]):
         self.__dict__.update(state)
+        self._restore_dim_math()
+
+    def _restore_dim_math(self):
         restore_dim_math(find_dims([self.network, self.extern_data, self._given_dims]))
 
     def __repr__(self) -> str:
@@ -168,7 +173,7 @@ class NetDict:
         return self._written[1]
 
     def _write(self) -> dict[str, Any]:
-        code = NetCode(self._given_dims)
+        code = NetCode(self._given_dims, values=[self.extern_data, self.network])
         extern_data = code.part({"extern_data": self.extern_data})
         network = code.part({"network": self.network})
         options = self.options_part(code)

@@ -136,31 +136,59 @@ def test_same_bytes_in_any_process_also_when_pickled(
         assert _run_child(net_dict, config, tmp_path, seed) == [expected, expected]
 
 
-@pytest.mark.slow("RETURNN takes a while to build the layers")
-def test_unpickled_network_can_be_built():
-    """as RETURNN pickles dims, it could not: it forgets what is derived from them, as the dims of a grouped filter"""
+def _build(network: dict[str, Any], extern_data: dict[str, Any], version: int) -> int:
+    """:return: number of trainable parameters, once RETURNN has made the layers"""
     from returnn.config import Config, global_config_ctx
     from returnn.tf import compat as tf_compat
     from returnn.tf.network import TFNetwork
     from returnn.util.basic import BehaviorVersion
 
-    net_dict = make_net_dict(make_zoo_config(get_entry("make_fast_conformer_encoder"), train=True))
-    loaded = pickle.loads(pickle.dumps(net_dict))
-    options = Config({"extern_data": loaded.extern_data, "task": "train"})
+    options = Config({"extern_data": extern_data, "task": "train"})
 
     def build() -> int:
         with tf_compat.v1.Graph().as_default(), global_config_ctx(options):
-            network = TFNetwork(config=options, train_flag=True)
-            network.construct_from_dict(loaded.network)
-            return len(network.get_trainable_params())
+            made = TFNetwork(config=options, train_flag=True)
+            made.construct_from_dict(network)
+            return len(made.get_trainable_params())
 
     before = BehaviorVersion._get_state()
-    BehaviorVersion._reset((net_dict.options["behavior_version"], 0))
+    BehaviorVersion._reset((version, 0))
     try:
-        assert call_deep(build) == len(net_dict.parameters)
+        return call_deep(build)
     finally:
         BehaviorVersion._reset(before)
-    assert loaded.code == net_dict.code
+
+
+@pytest.mark.slow("RETURNN takes a while to build the layers")
+@pytest.mark.parametrize("wrapped", [True, False], ids=["NetDict", "its parts"])
+def test_unpickled_network_can_be_built(wrapped: bool):
+    """as RETURNN pickles dims, it could not: it forgets what is derived from them, as the dims of a grouped filter"""
+    net_dict = make_net_dict(make_zoo_config(get_entry("make_fast_conformer_encoder"), train=True))
+    if wrapped:
+        loaded = pickle.loads(pickle.dumps(net_dict))
+        assert loaded.code == net_dict.code
+    else:
+        loaded = NetDict(*pickle.loads(pickle.dumps((net_dict.network, net_dict.extern_data))))
+    version = net_dict.options["behavior_version"]
+    assert _build(loaded.network, loaded.extern_data, version) == len(net_dict.parameters)
+
+
+def test_parts_that_were_pickled_together(net_dict: NetDict):
+    """without a NetDict around them: RETURNN forgets what is derived from dims, and NetDict gives it back"""
+    parts = net_dict.network, net_dict.extern_data, net_dict.dims
+    network, extern_data, dims = pickle.loads(pickle.dumps(parts))
+    assert extern_data["data"]["dims"][1].ceildiv_right(2) is not dims["time_ceildiv_2_dim"]
+    assert NetDict(network, extern_data).code == NetDict(*parts[:2]).code
+    assert NetDict(network, extern_data, dims=dims).network_code == net_dict.network_code
+    assert extern_data["data"]["dims"][1].ceildiv_right(2) is dims["time_ceildiv_2_dim"]
+
+
+def test_sets_of_dims_of_one_name():
+    codes = set()
+    for i in range(8):
+        dims = {j: nn.Dim(3, name="same") for j in (range(3) if i % 2 else reversed(range(3)))}
+        codes.add(NetDict({"a": {"set": set(dims.values())}, "b": {"list": list(map(dims.get, range(3)))}}, {}).code)
+    assert len(codes) == 1 and "{same_dim, same_2_dim, same_3_dim}" in codes.pop()
 
 
 def test_copies(net_dict: NetDict):
