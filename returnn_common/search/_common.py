@@ -7,6 +7,8 @@ times infinity, is not a number.
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,17 +17,23 @@ from .. import nn
 __all__ = [
     "IMPOSSIBLE",
     "NEG",
+    "as_scale",
     "check_ctc_log_probs",
     "check_index",
     "check_int",
+    "check_scorer",
+    "check_sequences",
+    "finite",
     "index_dtype",
     "log",
     "longest_of",
     "make_room",
+    "mask_of",
     "plain",
     "room_of",
     "scale_log_probs",
     "size_of",
+    "type_name",
     "while_loop",
     "with_dims",
 ]
@@ -36,13 +44,19 @@ IMPOSSIBLE = -1e29  # a score below is no hypothesis
 S = TypeVar("S")
 
 
+def finite(log_probs: nn.Tensor) -> nn.Tensor:
+    """:return: float32, with NEG for minus infinity and for what is not a number"""
+    log_probs = nn.cast(log_probs, "float32")
+    return nn.where(log_probs > NEG, log_probs, NEG)  # not by maximum(), which keeps NaN
+
+
 def scale_log_probs(log_probs: nn.Tensor, scale: float) -> nn.Tensor:
     """
-    :param log_probs: any shape, minus infinity allowed
+    :param log_probs: any shape; minus infinity and NaN are impossible
     :param scale: also 0 or negative
     :return: float32, finite. An impossible label stays impossible, whatever the scale.
     """
-    log_probs = nn.maximum(nn.cast(log_probs, "float32"), NEG)
+    log_probs = finite(log_probs)
     if scale == 1:
         return log_probs
     return nn.where(log_probs < IMPOSSIBLE, NEG, log_probs * float(scale))
@@ -84,6 +98,15 @@ def with_dims(state: S, dims: Sequence[nn.Dim]) -> S:
         return nn.where(always, x, x)
 
     return nn.nested.tree.map_structure(expand, state)
+
+
+def mask_of(spatial_dim: nn.Dim, *, device: str | None) -> nn.Tensor:
+    """
+    :return: {B, spatial}, whether a frame is one; {spatial}, where the dim is static and RETURNN has no mask for it
+    """
+    if spatial_dim.is_static():
+        return nn.constant(True, dims=[spatial_dim], dtype="bool", device=device)
+    return spatial_dim.get_mask(device=device)
 
 
 def longest_of(spatial_dim: nn.Dim) -> nn.Tensor:
@@ -148,6 +171,37 @@ def check_index(name: str, what: str, value: Any, dim: nn.Dim):
         raise ValueError(f"{name}: {what}, expected an index from 0 to {size - 1} of {dim}, got {value!r}")
 
 
+def as_scale(name: str, what: str, value: Any) -> float:
+    """:raise ValueError: not a finite number"""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{name}: {what}, expected a finite number, got {value!r}")
+    return float(value)
+
+
+def check_scorer(name: str, scorer: Any):
+    """:raise TypeError: it lacks something of :class:`Scorer`"""
+    dim = getattr(scorer, "vocab_dim", None)
+    methods = [getattr(scorer, method, None) for method in ("initial_state", "score")]
+    if not isinstance(dim, nn.Dim) or dim.dimension is None or not all(map(callable, methods)):
+        raise TypeError(
+            f"{name}, expected a scorer, with a static vocab_dim, initial_state and score, got {type_name(scorer)}"
+        )
+
+
+def check_sequences(name: str, sequences: Any):
+    """:raise TypeError: not a sequence of sequences"""
+    is_sequence = hasattr(type(sequences), "__iter__")
+    for x in sequences if is_sequence else [sequences]:
+        if not is_sequence or not hasattr(type(x), "__iter__"):
+            raise TypeError(f"{name}, expected the label indices of each, like [[1, 2], [3]], got {x!r}")
+
+
+def type_name(value: Any) -> str:
+    """:return: of the type; as more than one library has a Tensor, with the module where it is one"""
+    name = type(value).__name__
+    return f"{type(value).__module__}.{name}" if name == "Tensor" else name
+
+
 def check_ctc_log_probs(name: str, log_probs: nn.Tensor, *, spatial_dim: nn.Dim, blank: int) -> nn.Dim:
     """
     :param log_probs: {batch, spatial, labels and blank}
@@ -155,7 +209,7 @@ def check_ctc_log_probs(name: str, log_probs: nn.Tensor, *, spatial_dim: nn.Dim,
     :raise ValueError, TypeError: there is none, or another argument doesn't fit
     """
     if not isinstance(log_probs, nn.Tensor):
-        raise TypeError(f"{name}: log_probs, expected a Tensor, got {type(log_probs).__name__}")
+        raise TypeError(f"{name}: log_probs, expected a Tensor, got {type_name(log_probs)}")
     if not log_probs.dtype.startswith(("float", "bfloat")):
         raise TypeError(f"{name}: log_probs, expected a float tensor, got {log_probs.dtype}")
     if spatial_dim not in log_probs.dims:
@@ -166,7 +220,5 @@ def check_ctc_log_probs(name: str, log_probs: nn.Tensor, *, spatial_dim: nn.Dim,
         if len(static) != 1:
             raise ValueError(f"{name}: log_probs, expected a feature dim or one static dim, got {log_probs}")
         vocab_dim = static[0]
-    size = vocab_dim.dimension or 0
-    if not 0 <= blank < size:
-        raise ValueError(f"{name}: blank, expected an index from 0 to {size - 1} of {vocab_dim}, got {blank}")
+    check_index(name, "blank", blank, vocab_dim)
     return vocab_dim

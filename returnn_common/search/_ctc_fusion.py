@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import nn
 from ._common import plain, scale_log_probs, size_of, with_dims
-from .scorers import bounded_initial_state
+from .scorers import bounded_initial_state, score_next
 
 
 class CtcFusion:
@@ -53,7 +53,7 @@ class CtcFusion:
         bos = nn.constant(self.bos, dims=self.dims, dtype="int32", device=self.device)
         max_steps = None if num_frames is None else num_frames + 1
         state = bounded_initial_state(self.scorer, batch_dims=self.dims, max_steps=max_steps)
-        scores, state = self.scorer.score(nn.set_sparse_dim(bos, self.scorer.vocab_dim), state)
+        scores, state = score_next(self.scorer, nn.set_sparse_dim(bos, self.scorer.vocab_dim), state)
         next_scores, eos = self._scaled(scores)
         return {
             "last": nn.constant(0.0, dims=self.dims, dtype="float32", device=self.device),
@@ -73,7 +73,7 @@ class CtcFusion:
         label_score = nn.gather(scores, indices=label, axis=self.vocab_dim)
         state = nn.nested.gather_nested(fusion["state"], indices=nn.set_sparse_dim(source, self.beam_dim))
         previous = nn.where(extends, self._as_scorers(label), self.bos)
-        new_scores, new_state = self.scorer.score(nn.set_sparse_dim(previous, self.scorer.vocab_dim), state)
+        new_scores, new_state = score_next(self.scorer, nn.set_sparse_dim(previous, self.scorer.vocab_dim), state)
         new_scores, new_eos = self._scaled(new_scores)
         return {
             "last": nn.where(extends, label_score, last),

@@ -5,6 +5,7 @@ The best path of CTC, on the frontend: what :func:`returnn_common.search.ctc_gre
 from __future__ import annotations
 
 from .. import nn
+from ._common import NEG
 
 __all__ = ["best_path", "hypothesis_of_path"]
 
@@ -21,6 +22,8 @@ def best_path(
     :return: labels {batch, kept}, as floats; the dim kept; score of the path {batch}; best labels {batch, T}
     """
     device = log_probs.device
+    log_probs = nn.cast(log_probs, "float32")
+    log_probs = nn.where(log_probs > NEG, log_probs, float("-inf"))  # NaN as well
     best = nn.cast(nn.reduce_argmax(log_probs, axis=vocab_dim), "int32")
     scores = nn.reduce_sum(nn.reduce_max(log_probs, axis=vocab_dim), axis=spatial_dim)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, index_dtype, plain, room_of, size_of
+from ._common import IMPOSSIBLE, NEG, index_dtype, mask_of, plain, room_of, size_of
 from ._ctc_fusion import CtcFusion
 from ._ctc_pruning import CtcPruning, FramesToSearch, select_labels
 
@@ -73,7 +73,7 @@ class PrefixBeamSearch:
         """
         xs = self._make_slots(frames)
         if self.may_go_on:
-            mask = nn.cast(frames.spatial_dim.get_mask(device=self.device), "float32")
+            mask = nn.cast(mask_of(frames.spatial_dim, device=self.device), "float32")
             xs["is_frame"] = nn.combine_bc(mask, "+", nn.zeros(self.batch_dims, dtype="float32", device=self.device))
         self.room_dim = room_of(state["prefixes"]["history"], without=self.dims)
         self.positions = plain(

@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass
 
 from .. import nn
-from ._common import NEG, check_int, index_dtype, plain
+from ._common import NEG, check_int, finite, index_dtype, mask_of, plain
 
-__all__ = ["CtcPruning", "FramesToSearch", "select_frames", "select_labels"]
+__all__ = ["CtcPruning", "FramesToSearch", "as_pruning", "select_frames", "select_labels"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class CtcPruning:
             raise ValueError(
                 f"CtcPruning: blank_threshold, expected a probability between 0 and 1, got {self.blank_threshold!r}"
             )
+
+
+def as_pruning(name: str, pruning: CtcPruning | None) -> CtcPruning:
+    """:raise TypeError: something else"""
+    if not isinstance(pruning, CtcPruning | None):
+        raise TypeError(f"{name}: pruning, expected a CtcPruning, got {pruning!r}")
+    return pruning or CtcPruning()
 
 
 @dataclass
@@ -75,13 +82,14 @@ def select_frames(
     :param before: `rest` and `has_rest` of the frames before these; None: there are none
     :return: those frames in which blank is not above the threshold; behind a sequence's end, blank is certain
     """
-    log_probs = nn.maximum(nn.cast(log_probs, "float32"), NEG)
+    log_probs = finite(log_probs)
     if threshold is None:
         return FramesToSearch(_end_in_blank(log_probs, spatial_dim, vocab_dim, blank), spatial_dim)
     device = log_probs.device
     log_prob_blank = nn.gather(log_probs, indices=blank, axis=vocab_dim)
-    keep = nn.logical_and(log_prob_blank <= math.log(threshold), spatial_dim.get_mask(device=device))
-    is_left_out = nn.logical_and(log_prob_blank > math.log(threshold), spatial_dim.get_mask(device=device))
+    is_frame = mask_of(spatial_dim, device=device)
+    keep = nn.logical_and(log_prob_blank <= math.log(threshold), is_frame)
+    is_left_out = nn.logical_and(log_prob_blank > math.log(threshold), is_frame)
     left_out = nn.where(is_left_out, log_prob_blank, 0.0)
 
     # As in ctc_greedy_search: what is kept comes first by top_k.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, check_int, plain, while_loop
+from ._common import IMPOSSIBLE, NEG, as_scale, check_index, check_int, check_scorer, finite, plain, while_loop
 from .hypotheses import Hypotheses
-from .scorers import Scorer, bounded_initial_state
+from .scorers import Scorer, bounded_initial_state, score_next
 
-__all__ = ["LabelLoop", "State", "check_arguments", "rank"]
+__all__ = ["LabelLoop", "State", "check_arguments", "check_exponent", "rank"]
 
 State = dict[str, Any]
 
@@ -26,6 +26,9 @@ def check_arguments(
     :param name: of the function that got the arguments
     :raise ValueError, TypeError: an argument out of range, or of the wrong type
     """
+    check_scorer(f"{name}: scorer", scorer)
+    if isinstance(batch_dims, nn.Dim) or not all(isinstance(dim, nn.Dim) for dim in batch_dims):
+        raise TypeError(f"{name}: batch_dims, expected a sequence of dims, got {batch_dims!r}")
     check_index(name, "bos", bos, scorer.vocab_dim)
     check_index(name, "eos", eos, scorer.vocab_dim)
     if not isinstance(max_len, nn.Tensor):
@@ -35,6 +38,12 @@ def check_arguments(
         raise TypeError(f"{name}: max_len, expected an int or an integer tensor, got {max_len.dtype}")
     if not set(max_len.dims) <= set(batch_dims):
         raise ValueError(f"{name}: max_len, expected dims of {list(batch_dims)}, got {max_len}")
+
+
+def check_exponent(name: str, length_exponent: float):
+    """:raise ValueError: not a finite number of at least 0"""
+    if as_scale(name, "length_exponent", length_exponent) < 0:
+        raise ValueError(f"{name}: length_exponent, expected at least 0, got {length_exponent!r}")
 
 
 class LabelLoop:
@@ -123,9 +132,9 @@ class LabelLoop:
         :return: scores of the hypotheses with one label more, {B, K, V}; what has ended continues in the place of
             `eos`. And the scorer's new state.
         """
-        log_probs, scorer_state = self.scorer.score(state["last"], state["scorer"])
+        log_probs, scorer_state = score_next(self.scorer, state["last"], state["scorer"])
         score, length, is_open = state["score"], state["length"], self.is_open(state)
-        total = nn.combine_bc(score, "+", nn.maximum(nn.cast(log_probs, "float32"), NEG))
+        total = nn.combine_bc(score, "+", finite(log_probs))
         may_go_on = nn.logical_and(is_open, nn.compare_bc(length, "less", self.max_len))
         may_end = nn.compare(length, "greater_equal", self.min_len)
         may_end = nn.logical_and(is_open, nn.logical_or(may_end, nn.logical_not(may_go_on)))

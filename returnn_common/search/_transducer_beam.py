@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, plain, size_of
+from ._common import IMPOSSIBLE, NEG, finite, plain, size_of
 from ._transducer_ctc_frame import ctc_frame
 from ._transducer_fusion import TransducerFusion
 
@@ -171,7 +171,7 @@ class TransducerBeamSearch:
     def _log_probs(self, encoded: nn.Tensor, is_frame: nn.Tensor, predicted: nn.Tensor) -> nn.Tensor:
         """:return: {B, K, V}"""
         logits = nn.cast(self.transducer.join(encoded, predicted), "float32")
-        log_probs = nn.maximum(nn.log_softmax(logits, axis=self.vocab_dim), NEG)
+        log_probs = finite(nn.log_softmax(logits, axis=self.vocab_dim))
         # After its end, a sequence is all blank, for certain: that changes no score.
         return nn.where(is_frame, log_probs, self.only_blank, allow_broadcast_all_sources=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import nn
 from ._common import plain, scale_log_probs, size_of, with_dims
-from .scorers import bounded_initial_state
+from .scorers import bounded_initial_state, score_next
 
 
 class TransducerFusion:
@@ -62,7 +62,7 @@ class TransducerFusion:
 
     def _score(self, label: nn.Tensor, state: Any) -> dict[str, Any]:
         scorers_dim = self.scorer.vocab_dim
-        scores, state = self.scorer.score(nn.set_sparse_dim(label, scorers_dim), state)
+        scores, state = score_next(self.scorer, nn.set_sparse_dim(label, scorers_dim), state)
         scores = scale_log_probs(scores, self.scale)
         end = zeros = nn.constant(0.0, dims=self.dims, dtype="float32", device=self.device)
         scores = nn.combine_bc(zeros, "+", scores)  # a scorer may depend on less than the hypotheses

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import NEG, plain, while_loop
+from ._common import NEG, finite, plain, while_loop
 
 
 @dataclass
@@ -104,7 +104,7 @@ class TransducerGreedySearch:
         :return: after one more label or blank
         """
         logits = nn.cast(self.transducer.join(encoded, state["predicted"]), "float32")
-        log_probs = nn.maximum(nn.log_softmax(logits, axis=self.vocab_dim), NEG)
+        log_probs = finite(nn.log_softmax(logits, axis=self.vocab_dim))
         may_go_on = nn.compare(state["in_frame"], "less", self.max_labels)
         allowed = nn.combine_bc(may_go_on, "logical_or", self.is_blank)
         log_probs = nn.where(allowed, log_probs, 2 * NEG)

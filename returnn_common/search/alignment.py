@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, log, plain
+from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, finite, log, plain, type_name
 
 __all__ = ["Alignment", "ctc_align"]
 
@@ -68,7 +68,7 @@ def ctc_align(
     batch_dims = [d for d in log_probs.dims if d not in (spatial_dim, vocab_dim)]
     check_labels(name, labels, labels_spatial_dim, batch_dims=batch_dims, vocab_dim=vocab_dim, blank=blank)
     aligner = _Aligner(
-        log_probs=nn.maximum(nn.cast(log_probs, "float32"), NEG),
+        log_probs=finite(log_probs),
         spatial_dim=spatial_dim,
         vocab_dim=vocab_dim,
         blank=blank,
@@ -110,6 +110,8 @@ class _Aligner:
             plain(self.labels), axes=[self.labels_spatial_dim], padding=[(1, 0)], value=0, handle_dynamic_dims=False
         )
         self.last = nn.gather(padded, indices=indices, axis=padded_dim)  # {B, D, U}
+        if self.labels_spatial_dim.need_masking():  # behind the labels, there can be anything
+            self.last = nn.where(nn.compare_bc(self.prefixes, "less_equal", self.lengths), self.last, 0)
         # To be added to the scores of what may not go on. All dims in one order: loops in a net dict need that.
         closed = self._full(0.0, self.prefix_dim)
         self.is_empty = closed + nn.where(self.prefixes < 0.5, NEG, 0.0)
@@ -243,7 +245,7 @@ def check_labels(
     name: str, labels: nn.Tensor, spatial_dim: nn.Dim, *, batch_dims: Sequence[nn.Dim], vocab_dim: nn.Dim, blank: int
 ):
     if not isinstance(labels, nn.Tensor):
-        raise TypeError(f"{name}: labels, expected a Tensor, got {type(labels).__name__}")
+        raise TypeError(f"{name}: labels, expected a Tensor, got {type_name(labels)}")
     if spatial_dim not in labels.dims or not set(batch_dims) <= set(labels.dims):
         raise ValueError(f"{name}: labels, expected a tensor with {[*batch_dims, spatial_dim]}, got {labels}")
     size = vocab_dim.dimension or 0

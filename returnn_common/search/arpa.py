@@ -5,6 +5,7 @@ N-gram language models from files in the ARPA format, as SRILM, KenLM and others
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import gzip
 import math
@@ -73,6 +74,8 @@ class _Reader:
         """:return: next line that isn't empty, without white space around it; at the end of the file b''"""
         for number, line in self.lines:
             self.number = number
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line := line.strip():
                 return line
         return b""

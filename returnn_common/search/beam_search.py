@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .. import nn
 from ._common import NEG, check_int, plain
-from ._label_loop import LabelLoop, State, check_arguments, rank
+from ._label_loop import LabelLoop, State, check_arguments, check_exponent, rank
 from .hypotheses import Hypotheses
 from .scorers import Scorer
 
@@ -63,8 +63,7 @@ def beam_search(
     check_int(name, "beam_size", beam_size, at_least=1)
     check_int(name, "min_len", min_len, at_least=0)
     check_arguments(name, scorer, batch_dims=batch_dims, max_len=max_len, bos=bos, eos=eos)
-    if not length_exponent >= 0:
-        raise ValueError(f"{name}: length_exponent, expected at least 0, got {length_exponent!r}")
+    check_exponent(name, length_exponent)
     if num_best is None:
         num_best = beam_size
     check_int(name, "num_best", num_best, at_least=1)

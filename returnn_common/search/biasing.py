@@ -6,7 +6,6 @@ Shape letters: B batch dims (with the beam, once there is one), V labels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import numpy
 
 from .. import nn
 from ._automaton import Automaton, AutomatonScorer
-from ._common import check_index, size_of
+from ._common import as_scale, check_index, check_sequences, size_of
 
 __all__ = ["PhraseBias"]
 
@@ -45,6 +44,7 @@ class PhraseBias(AutomatonScorer):
         :func:`ctc_beam_search` needs the same `eos`, e.g. with the index of blank.
     :param dense_limit: see :class:`NgramScorer`
     :raise ValueError: an empty phrase, one with the end of sentence or with what is no label, a bonus that isn't finite
+    :raise TypeError: something else than label sequences
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class PhraseBias(AutomatonScorer):
         dense_limit: int = 2**22,
     ):
         check_index("PhraseBias", "eos", eos, vocab_dim)
-        if not math.isfinite(bonus):
-            raise ValueError(f"PhraseBias: bonus, expected a finite number, got {bonus!r}")
+        bonus = as_scale("PhraseBias", "bonus", bonus)
         self.can_exceed_zero = bonus > 0
+        check_sequences("PhraseBias: phrases", phrases)
         phrases = [[int(x) if isinstance(x, numpy.integer) else x for x in phrase] for phrase in phrases]
         for i, phrase in enumerate(phrases):
             if not len(phrase):
@@ -68,7 +68,7 @@ class PhraseBias(AutomatonScorer):
                 check_index("PhraseBias", f"phrase {i} ({phrase!r})", label, vocab_dim)
                 if label == eos:
                     raise ValueError(f"PhraseBias: phrase {i} ({phrase!r}), expected it without end of sentence {eos}")
-        nodes = _make_nodes(phrases, float(bonus))
+        nodes = _make_nodes(phrases, bonus)
         super().__init__(_make_automaton(nodes, vocab_dim, dense_limit=dense_limit))
 
 

@@ -12,7 +12,7 @@ from .. import nn
 from ._common import check_ctc_log_probs, longest_of
 from ._ctc_greedy import best_path, hypothesis_of_path
 from ._ctc_options import make_prefix_beam
-from ._ctc_pruning import CtcPruning, select_frames
+from ._ctc_pruning import CtcPruning, as_pruning, select_frames
 from ._options import check_beam, check_labels_dim
 from .hypotheses import Hypotheses
 
@@ -27,7 +27,8 @@ def ctc_greedy_search(
 
     Graves et al. 2006, "Connectionist Temporal Classification", section 3.2, "best path decoding".
 
-    :param log_probs: {batch, T, V}. V is its feature dim, or its only static dim beside the batch dim
+    :param log_probs: {batch, T, V}; -inf and NaN are impossible. V is its feature dim, or its only static dim beside
+        the batch dim
     :param spatial_dim: T
     :param blank: index of blank in V
     :param vocab_dim: sparse dim of the resulting labels: V itself (default), or V without its last label, blank
@@ -68,7 +69,8 @@ def ctc_beam_search(
     Alignments of one label sequence are recombined exactly: also where a prefix is extended to one that is in the beam
     already. So with a beam that holds all prefixes, the result is that of enumerating all alignments.
 
-    :param log_probs: {batch, T, V}. V is its feature dim, or its only static dim beside the batch dim
+    :param log_probs: {batch, T, V}; -inf and NaN are impossible. V is its feature dim, or its only static dim beside
+        the batch dim
     :param spatial_dim: T
     :param blank: index of blank in V
     :param beam_size: prefixes kept after each frame, and size of the result's beam dim
@@ -89,7 +91,7 @@ def ctc_beam_search(
     in_vocab_dim = check_ctc_log_probs(name, log_probs, spatial_dim=spatial_dim, blank=blank)
     labels_dim = check_labels_dim(name, in_vocab_dim, blank, vocab_dim)
     check_beam(name, in_vocab_dim, beam_size, recombine=recombine, scorer_options=(scorer, scorer_scale, bos, eos))
-    pruning = pruning or CtcPruning()
+    pruning = as_pruning(name, pruning)
     search = make_prefix_beam(
         vocab_dim=in_vocab_dim,
         blank=blank,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, check_index, plain, size_of
+from ._common import IMPOSSIBLE, NEG, check_ctc_log_probs, check_index, finite, mask_of, plain, size_of
 
 __all__ = ["CtcPrefixScorer"]
 
@@ -65,7 +65,7 @@ class CtcPrefixScorer:
         self.device = log_probs.device
         self.labels = labels = plain(nn.range_over_dim(self.vocab_dim, dtype="int32", device=self.device))
         self.is_eos = is_no_label = nn.compare(labels, "equal", eos)
-        log_probs = nn.maximum(nn.cast(log_probs, "float32"), NEG)
+        log_probs = finite(log_probs)
         log_prob_blank = nn.gather(log_probs, indices=blank, axis=in_vocab_dim)
         if self.vocab_dim.dimension == size:
             is_no_label = nn.logical_or(is_no_label, nn.compare(labels, "equal", blank))
@@ -89,7 +89,7 @@ class CtcPrefixScorer:
 
     def _with_end(self, x: nn.Tensor, spatial_dim: nn.Dim, *, value: float) -> nn.Tensor:
         """:return: x, with that value after the end of each utterance"""
-        x = nn.where(spatial_dim.get_mask(device=self.device), x, value)
+        x = nn.where(mask_of(spatial_dim, device=self.device), x, value)
         out_dims = [self.frames_dim]
         return nn.pad(
             x, axes=[spatial_dim], padding=[(0, 1)], out_dims=out_dims, value=value, handle_dynamic_dims=False

@@ -13,7 +13,7 @@ from .. import nn
 from ._common import check_ctc_log_probs, check_index, longest_of, make_room, plain, room_of
 from ._ctc_greedy import best_path, hypothesis_of_path
 from ._ctc_options import make_prefix_beam
-from ._ctc_pruning import CtcPruning, select_frames
+from ._ctc_pruning import CtcPruning, as_pruning, select_frames
 from ._options import check_beam, check_labels_dim
 from .hypotheses import Hypotheses
 
@@ -143,7 +143,7 @@ class CtcBeamStream:
             beam_size=beam_size,
             recombine=recombine,
             scorer_options=scorer_options,
-            pruning=pruning or CtcPruning(),
+            pruning=as_pruning(name, pruning),
             batch_dims=list(batch_dims),
             device=device,
             may_go_on=True,

@@ -61,17 +61,22 @@ class Hypotheses:
             spatial_dim=spatial_dim,
         )
 
-    def nbest(self, i: int) -> list[tuple[float, list[int]]]:
+    def nbest(self, *i: int) -> list[tuple[float, list[int]]]:
         """
-        :param i: batch entry
+        :param i: batch entry; where there are several batch dims, or none, an index for each, in the order of `scores`
         :return: (score, label ids) of each hypothesis of that entry, best first, without unused beam entries
         :raise RuntimeError: in a graph engine, where the tensors have no values yet
         :raise IndexError: there is no batch entry `i`
+        :raise TypeError: another number of indices than batch dims
         """
         scores = self._numpy(self.scores)
         lengths, labels = self._numpy(self.lengths), self._numpy(self.labels)
-        if not 0 <= i < len(scores):
-            raise IndexError(f"nbest: expected a batch entry from 0 to {len(scores) - 1}, got {i}")
+        batch_dims = [d for d in self.scores.dims if d != self.beam_dim]
+        if len(i) != len(batch_dims):
+            raise TypeError(f"nbest: expected an index for each of the batch dims {batch_dims}, got {i}")
+        for index, size in zip(i, scores.shape, strict=False):
+            if not 0 <= index < size:
+                raise IndexError(f"nbest: expected a batch entry from 0 to {size - 1}, got {index}")
         return [
             (float(score), [int(label) for label in seq[:length]])
             for score, length, seq in zip(scores[i], lengths[i], labels[i], strict=True)

@@ -12,7 +12,7 @@ import numpy
 
 from .. import nn
 from ._automaton import Automaton, AutomatonScorer
-from ._common import NEG, check_index, size_of
+from ._common import NEG, check_index, check_sequences, size_of
 
 __all__ = ["LexiconScorer", "spell_words"]
 
@@ -45,6 +45,7 @@ class LexiconScorer(AutomatonScorer):
     :param allow_empty: whether a sentence without words is possible
     :param dense_limit: states times labels up to which the automaton is one table; see :class:`NgramScorer`
     :raises ValueError: no words, one without labels, with eos or the separator, or with what is no label
+    :raises TypeError: something else than label sequences
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class LexiconScorer(AutomatonScorer):
                 check_index(name, what, label, vocab_dim)
         if separator is not None and separator == eos:
             raise ValueError(f"{name}: separator, expected another label than eos, got {separator}")
+        spellings = list(spellings) if hasattr(type(spellings), "__iter__") else spellings
+        check_sequences(f"{name}: spellings", spellings)
         trie, ends = _make_trie(spellings, vocab_dim, forbidden={"eos": eos, "separator": separator})
         super().__init__(
             _make_automaton(
@@ -113,7 +116,10 @@ def _make_trie(
     size = vocab_dim.dimension or 0
     for i, spelling in enumerate(spellings):
         node = 0
-        labels = [int(label) for label in spelling]
+        try:
+            labels = [int(label) for label in spelling]
+        except ValueError:
+            raise ValueError(f"LexiconScorer: word {i}, expected label indices, got {spelling!r}") from None
         for label in labels:
             if not 0 <= label < size:
                 raise ValueError(f"LexiconScorer: word {i}, expected labels from 0 to {size - 1}, got {labels}")

@@ -9,9 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, check_index, plain, scale_log_probs, while_loop
+from ._common import (
+    IMPOSSIBLE,
+    NEG,
+    as_scale,
+    check_index,
+    check_scorer,
+    plain,
+    scale_log_probs,
+    type_name,
+    while_loop,
+)
+from ._label_loop import check_exponent
 from .hypotheses import Hypotheses
-from .scorers import Scorer, bounded_initial_state
+from .scorers import Scorer, bounded_initial_state, score_next
 
 __all__ = ["rescore", "score_labels"]
 
@@ -28,8 +39,13 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
     :param eos: end of sentence
     :return: {B}, natural log, float32; -inf where the scorer rules one of the labels out
     :raise ValueError: labels without that dim or of another vocabulary, bos or eos out of range
+    :raise TypeError: labels that are no tensor, or what is no scorer
     """
-    name, vocab_dim = "score_labels", scorer.vocab_dim
+    name = "score_labels"
+    check_scorer(f"{name}: scorer", scorer)
+    vocab_dim = scorer.vocab_dim
+    if not isinstance(labels, nn.Tensor):
+        raise TypeError(f"{name}: labels, expected a Tensor, got {type_name(labels)}")
     check_index(name, "bos", bos, vocab_dim)
     check_index(name, "eos", eos, vocab_dim)
     if spatial_dim not in labels.dims:
@@ -48,7 +64,7 @@ def score_labels(scorer: Scorer, labels: nn.Tensor, *, spatial_dim: nn.Dim, bos:
     )
 
     def step(state: dict[str, Any]) -> dict[str, Any]:
-        log_probs, scorer_state = scorer.score(state["last"], state["scorer"])
+        log_probs, scorer_state = score_next(scorer, state["last"], state["scorer"])
         label = nn.gather(targets, indices=state["step"], axis=targets_dim)
         score = nn.gather(scale_log_probs(log_probs, 1.0), indices=label, axis=vocab_dim)
         counts = nn.compare_bc(nn.copy_to_device(state["step"], device), "less_equal", lengths)
@@ -93,8 +109,14 @@ def rescore(
     :param own_scale: of the scores there are; with 0, they are ignored
     :param length_exponent: of the order, as in :func:`beam_search`
     :return: the same hypotheses; those with the score -inf, and those which the scorer rules out, are unused entries
-    :raise ValueError: as :func:`score_labels`
+    :raise ValueError: as :func:`score_labels`; a scale that isn't finite, or an exponent below 0
+    :raise TypeError: as :func:`score_labels`; what is no :class:`Hypotheses`
     """
+    name = "rescore"
+    if not isinstance(hypotheses, Hypotheses):
+        raise TypeError(f"{name}: hypotheses, expected those of a search, got {type_name(hypotheses)}")
+    scale, own_scale = as_scale(name, "scale", scale), as_scale(name, "own_scale", own_scale)
+    check_exponent(name, length_exponent)
     beam_dim, spatial_dim = hypotheses.beam_dim, hypotheses.spatial_dim
     new = scale_log_probs(hypotheses.scores, own_scale)
     if scale:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .. import nn
-from ._common import IMPOSSIBLE, scale_log_probs
+from ._common import IMPOSSIBLE, as_scale, check_scorer, scale_log_probs, type_name
 
 __all__ = ["DecoderScorer", "Scorer", "combine"]
 
@@ -47,7 +47,7 @@ class Scorer(Protocol):
         :param prev_labels: {B}, sparse over V, at the first step the begin of sentence. Hypotheses that have
             ended are passed on as well, with end of sentence; what comes out for them is not used.
         :param state: `initial_state` or the state that the step before returned, with hypotheses selected
-        :return: log_probs {B, V}, natural log, of the next label (-inf: impossible); and the new state
+        :return: log_probs {B, V}, natural log, of the next label (-inf or NaN: impossible); and the new state
         """
         ...
 
@@ -113,15 +113,21 @@ def combine(scorers: Sequence[tuple[Scorer, float]]) -> Scorer:
     RETURNN vocabulary (`dim.vocab`), its labels must be the same.
 
     :param scorers: pairs of scorer and scale, which may be negative
-    :raise ValueError: no pairs, no scale but 0, or different vocabularies
+    :raise ValueError: no pairs, no scale but 0 or one that isn't finite, or different vocabularies
+    :raise TypeError: what is no scorer, or no pair
     """
-    scorers = list(scorers)
-    if not any(scale for _, scale in scorers):
-        raise ValueError(f"combine: expected at least one scorer with a scale other than 0, got {scorers}")
-    first = scorers[0][0].vocab_dim
-    for i, (scorer, _) in enumerate(scorers):
+    pairs = list(scorers)
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise TypeError(f"combine: scorer {i}, expected a pair of scorer and scale, got {type_name(pair)}")
+        check_scorer(f"combine: scorer {i}", pair[0])
+    parts = [(scorer, as_scale("combine", f"scale {i}", scale)) for i, (scorer, scale) in enumerate(pairs)]
+    if not any(scale for _, scale in parts):
+        raise ValueError(f"combine: expected at least one scorer with a scale other than 0, got {pairs}")
+    first = parts[0][0].vocab_dim
+    for i, (scorer, _) in enumerate(parts):
         _check_vocab(f"combine: scorer {i} ({type(scorer).__name__})", scorer.vocab_dim, first)
-    return _Combined([(scorer, float(scale)) for scorer, scale in scorers if scale], vocab_dim=first)
+    return _Combined([(scorer, scale) for scorer, scale in parts if scale], vocab_dim=first)
 
 
 def bounded_initial_state(
@@ -148,6 +154,24 @@ def bounded_initial_state(
         max_steps = nn.reduce_max(max_steps, axis=max_steps.dims) if max_steps.dims else max_steps
         max_steps = nn.copy_to_device(max_steps, "cpu")
     return _call_with(scorer.initial_state, batch_dims=batch_dims, capacity=max_steps)
+
+
+def score_next(scorer: Scorer, prev_labels: nn.Tensor, state: Any) -> tuple[nn.Tensor, Any]:
+    """
+    :param scorer:
+    :param prev_labels: {B}
+    :param state: the scorer's
+    :return: what its `score` returns
+    :raise TypeError: that is no pair of a tensor and a state
+    :raise ValueError: that tensor lacks the scorer's `vocab_dim`
+    """
+    result, name = scorer.score(prev_labels, state), f"{type(scorer).__name__}.score"
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Tensor):
+        got = f"({', '.join(map(type_name, result))})" if isinstance(result, tuple) else type_name(result)
+        raise TypeError(f"{name}: expected to return log_probs, a Tensor, and the new state, got {got}")
+    if scorer.vocab_dim not in result[0].dims:
+        raise ValueError(f"{name}: log_probs, expected a tensor with {scorer.vocab_dim}, got {result[0]}")
+    return result
 
 
 def _call_with(func: Callable[..., Any], *, batch_dims: Sequence[nn.Dim], **hints) -> Any:
@@ -181,7 +205,7 @@ class _Combined:
         total, new_state = None, {}
         for i, (scorer, scale) in enumerate(self.parts):
             labels = nn.set_sparse_dim(prev_labels, scorer.vocab_dim)
-            log_probs, new_state[str(i)] = scorer.score(labels, state[str(i)])
+            log_probs, new_state[str(i)] = score_next(scorer, labels, state[str(i)])
             if scorer.vocab_dim != self.vocab_dim:
                 log_probs, _ = nn.replace_dim(log_probs, in_dim=scorer.vocab_dim, out_dim=self.vocab_dim)
             log_probs = scale_log_probs(log_probs, scale)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import nn
-from ._common import NEG, check_ctc_log_probs, plain
+from ._common import check_ctc_log_probs, finite, plain
 from .alignment import check_labels
 from .transducer_align import of_labels
 
@@ -81,7 +81,7 @@ def ctc_soft_align(
     )
     positions_dim = labels_spatial_dim + 1
     positions = plain(nn.range_over_dim(positions_dim, device=log_probs.device))
-    log_probs = nn.maximum(nn.cast(nn.stop_gradient(log_probs), "float32"), NEG)
+    log_probs = finite(nn.stop_gradient(log_probs))
     symbols = targets.symbols(positions)
     scores = [nn.gather(log_probs, indices=symbol, axis=vocab_dim) for symbol in symbols]
     scores[0] = nn.combine_bc(scores[0], "+", nn.zeros_like(scores[1]))

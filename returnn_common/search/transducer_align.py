@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import nn
-from ._common import IMPOSSIBLE, NEG, log, plain
+from ._common import IMPOSSIBLE, finite, log, plain
 from .alignment import Alignment
 
 __all__ = ["transducer_align"]
@@ -43,7 +43,7 @@ def transducer_align(
     scores, positions_dim = nn.joint_transducer_scores(
         joint, encoder=encoder, predictor=predictor, targets=targets, frames_per_block=frames_per_block
     )
-    scores = [nn.maximum(nn.stop_gradient(x), NEG) for x in scores]
+    scores = [finite(nn.stop_gradient(x)) for x in scores]
     best = nn.transducer_occupancies(scores, targets=targets, positions_dim=positions_dim, best=True)
     return _to_alignment(scores, best, targets=targets, positions_dim=positions_dim)
 

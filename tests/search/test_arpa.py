@@ -86,13 +86,14 @@ def test_kenlm_on_random_models(tmp_path):
 
 
 def test_ways_to_write_it(tmp_path):
-    """gzip, line ends, spaces for tabs, minus infinity, an empty section: the same model"""
+    """gzip, line ends, a byte order mark, spaces for tabs, minus infinity, an empty section: the same model"""
     expected = read_arpa(write_arpa(tmp_path / "x.arpa", random_ngrams(WORDS, order=3, seed=1)))
     text = arpa_text(random_ngrams(WORDS, order=3, seed=1))
     for data in (
         gzip.compress(text.encode()),
         text.replace("\n", "\r\n").encode(),
         text.replace("\t", "  ").encode(),
+        text.encode("utf-8-sig"),
         text.replace("-99.0", "-inf").encode(),
         text.replace("\n\\end", "\n\\4-grams:\n\\end").replace("\n\n\\1", "\nngram 4 = 0\n\n\\1").encode(),
     ):

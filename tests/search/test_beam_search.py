@@ -324,6 +324,7 @@ def test_engines_agree(engine, num_best):
         (dict(max_len=-1), "max_len, expected an int of at least 0, got -1"),
         (dict(min_len=-1), "min_len, expected an int of at least 0, got -1"),
         (dict(length_exponent=-0.5), "length_exponent, expected at least 0, got -0.5"),
+        (dict(length_exponent="1"), "length_exponent, expected a finite number, got '1'"),
         (dict(num_best=0), "num_best, expected an int of at least 1, got 0"),
         (dict(num_best=3), "num_best, expected at most the beam_size 2, got 3"),
     ],
@@ -332,6 +333,54 @@ def test_errors(kwargs, message):
     args: dict[str, Any] = dict(batch_dims=[], beam_size=2, max_len=3, bos=0, eos=0)
     with pytest.raises(ValueError, match="beam_search: " + message):
         beam_search(TableScorer(3), **{**args, **kwargs})
+
+
+class Returns:
+    """a scorer with another `score`"""
+
+    def __init__(self, make):
+        self.make, self.vocab_dim, self.other_dim = make, nn.Dim(3, name="returns-vocab"), nn.Dim(3, name="other")
+
+    def initial_state(self, *, batch_dims):
+        return {}
+
+    def score(self, prev_labels, state):
+        return self.make(self, prev_labels, state)
+
+
+@pytest.mark.parametrize(
+    "kwargs,error,message",
+    [
+        (dict(scorer=None), TypeError, "beam_search: scorer, expected a scorer, with a static vocab_dim, .* NoneType"),
+        (dict(scorer=nn.Module()), TypeError, "beam_search: scorer, expected a scorer, .*, got Module"),
+        (dict(batch_dims=nn.batch_dim), TypeError, "batch_dims, expected a sequence of dims, got Dim{B}"),
+        (dict(batch_dims=["B"]), TypeError, r"batch_dims, expected a sequence of dims, got \['B'\]"),
+        (
+            dict(scorer=Returns(lambda s, x, state: nn.zeros([*x.dims, s.vocab_dim]))),
+            TypeError,
+            "Returns.score: expected to return log_probs, a Tensor, and the new state, got returnn.*Tensor",
+        ),
+        (
+            dict(scorer=Returns(lambda s, x, state: (None, state))),
+            TypeError,
+            r"Returns.score: expected to return log_probs, a Tensor, and the new state, got \(NoneType, dict\)",
+        ),
+        (
+            dict(scorer=Returns(lambda s, x, state: (nn.zeros([*x.dims, s.other_dim]), state))),
+            ValueError,
+            r"Returns.score: log_probs, expected a tensor with .*returns-vocab.*, got Tensor.*other",
+        ),
+    ],
+)
+def test_what_is_no_scorer(kwargs, error, message):
+    args: dict[str, Any] = dict(scorer=TableScorer(3), batch_dims=[], beam_size=2, max_len=3, bos=0, eos=0)
+
+    def func():
+        with pytest.raises(error, match=message):
+            beam_search(**{**args, **kwargs})
+        return {}
+
+    run_on("torch", func, {})
 
 
 def test_wrong_max_len():

@@ -210,6 +210,12 @@ def test_errors(phrases, kwargs, message):
         PhraseBias(phrases, VOCAB, **{**args, **kwargs})
 
 
+@pytest.mark.parametrize("phrases,got", [([1, 2], "1"), (None, "None")])
+def test_what_is_no_phrase(phrases, got):
+    with pytest.raises(TypeError, match=f"PhraseBias: phrases, expected the label indices of each, .*, got {got}"):
+        PhraseBias(phrases, VOCAB, bonus=1.0, eos=END)
+
+
 def test_labels_may_be_numpy_ints():
     phrases = [numpy.array([0, 2])]
     paid, _ = all_scores(PhraseBias(phrases, VOCAB, bonus=1.0, eos=END), [[0, 2]])

@@ -235,6 +235,7 @@ def test_scorer_with_growing_state():
         (dict(beam_size=2.5), "beam_size, expected an int of at least 1, got 2.5"),
         (dict(blank=4), "blank, expected an index from 0 to 3 .*, got 4"),
         (dict(blank=-1), "blank, expected an index from 0 to 3 .*, got -1"),
+        (dict(blank=None), "blank, expected an index from 0 to 3 .*, got None"),
         (dict(recombine="mean"), "recombine, expected 'sum' or 'max', got 'mean'"),
         (dict(spatial_dim=nn.Dim(3, name="other")), "log_probs, expected a tensor with .*other.*, got Tensor"),
         (
@@ -243,6 +244,11 @@ def test_scorer_with_growing_state():
         ),
         (dict(scorer=Trigram(3, bos=0), eos=3), "eos, expected an index of the scorer's .*, got 3"),
         (dict(scorer=Trigram(3, bos=0), bos=-1), "bos, expected an index of the scorer's .*, got -1"),
+        (dict(scorer=Trigram(3, bos=0), eos=1.5), "eos, expected an index of the scorer's .*, got 1.5"),
+        (
+            dict(scorer=Trigram(3, bos=0), scorer_scale=float("-inf")),
+            "scorer_scale, expected a finite number, got -inf",
+        ),
         (dict(scorer_scale=0.5), "scorer_scale, bos and eos expect a scorer, got scorer=None"),
         (dict(vocab_dim=nn.Dim(3, name="labels"), blank=0), "vocab_dim, expected size 4, or 3 where blank is the last"),
     ],
@@ -261,8 +267,19 @@ def test_errors(kwargs, message):
 
 def test_wrong_types():
     array: Any = numpy.zeros((1, 2, 4))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        (dict(scorer="lm"), "scorer, expected a scorer, with a static vocab_dim, initial_state and score, got str"),
+        (dict(pruning={"max_labels": 2}), "pruning, expected a CtcPruning, got {'max_labels': 2}"),
+        (dict(vocab_dim=4), "vocab_dim, expected a Dim, got 4"),
+    ]
 
-    def func(x, labels, time):
+    def func(x, y, labels, time):
+        for kwargs, message in wrong:
+            with pytest.raises(TypeError, match="ctc_beam_search: " + message):
+                ctc_beam_search(y, **{"spatial_dim": time, "blank": 3, "beam_size": 1, **kwargs})
+        raw: Any = y.raw_tensor
+        with pytest.raises(TypeError, match="log_probs, expected a Tensor, got torch.Tensor"):
+            ctc_beam_search(raw, spatial_dim=time, blank=3, beam_size=1)
         with pytest.raises(TypeError, match="log_probs, expected a Tensor, got ndarray"):
             ctc_beam_search(array, spatial_dim=time, blank=3, beam_size=1)
         with pytest.raises(TypeError, match="log_probs, expected a float tensor, got int32"):
@@ -273,6 +290,7 @@ def test_wrong_types():
 
     inputs = {
         "x": Input(numpy.zeros((1, 2), "float32"), "batch time"),
+        "y": Input(array.astype("float32"), "batch time vocab"),
         "labels": Input(numpy.zeros((1, 2), "int32"), "batch time"),
     }
-    run_on("torch", func, inputs, {"time": [2]})
+    run_on("torch", func, inputs, {"time": [2], "vocab": 4})

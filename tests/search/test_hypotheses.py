@@ -83,6 +83,34 @@ def test_first():
             hyps.first(wrong)  # pyright: ignore
 
 
+def test_other_batch_dims():
+    """an index for each"""
+    beam, channel = nn.Dim(3, name="beam"), nn.Dim(2, name="channel")
+    hyps = _hypotheses(LABELS, SCORES, LENGTHS, beam=beam, dims=["batch", "beam", "labels"])
+    with pytest.raises(TypeError, match=r"nbest: expected an index for each of the batch dims \[.*B.*\], got \(0, 1\)"):
+        hyps.nbest(0, 1)
+
+    def stack(x):
+        arrays = numpy.stack([x.raw_tensor, x.raw_tensor[::-1]], axis=1)
+        return nn.Tensor(x.name, [batch_dim, channel, *x.dims[1:]], dtype=x.dtype, raw_tensor=arrays)
+
+    lengths = nn.Dim(stack(hyps.lengths), name="labels")
+    labels = numpy.stack([LABELS, LABELS[::-1]], axis=1)
+    labels = nn.Tensor("labels", [batch_dim, channel, beam, lengths], dtype="int32", raw_tensor=labels)
+    two = Hypotheses(labels=labels, scores=stack(hyps.scores), beam_dim=beam, spatial_dim=lengths)
+    assert [[two.nbest(i, j) for j in range(2)] for i in range(2)] == [NBEST, NBEST[::-1]]
+    with pytest.raises(IndexError, match="nbest: expected a batch entry from 0 to 1, got 2"):
+        two.nbest(0, 2)
+    with pytest.raises(TypeError, match="nbest: expected an index for each of the batch dims"):
+        two.nbest(0)
+
+    size = nn.Tensor("lengths", [beam], dtype="int32", raw_tensor=LENGTHS[0])
+    alone = nn.Dim(size, name="labels")
+    labels = nn.Tensor("labels", [beam, alone], dtype="int32", raw_tensor=LABELS[0])
+    scores = nn.Tensor("scores", [beam], dtype="float32", raw_tensor=SCORES[0])
+    assert Hypotheses(labels=labels, scores=scores, beam_dim=beam, spatial_dim=alone).nbest() == NBEST[0]
+
+
 def test_no_values():
     beam = nn.Dim(3, name="beam")
     scores = nn.Tensor("scores", dims=[batch_dim, beam], dtype="float32")

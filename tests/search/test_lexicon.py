@@ -178,8 +178,14 @@ def test_spell_words():
         ([(1,)], dict(separator=0), "separator, expected another label than eos, got 0"),
         ([(1,)], dict(separator=4), "separator, expected an index from 0 to 3 .*, got 4"),
         ([(1,)], dict(eos=-1), "eos, expected an index from 0 to 3 .*, got -1"),
+        (["ab"], {}, "word 0, expected label indices, got 'ab'"),
     ],
 )
 def test_errors(words, kwargs, message):
     with pytest.raises(ValueError, match="LexiconScorer: " + message):
         LexiconScorer(words, nn.Dim(4, name="vocab"), **{"eos": 0, **kwargs})
+
+
+def test_no_spellings():
+    with pytest.raises(TypeError, match="LexiconScorer: spellings, expected the label indices of each, .*, got 1"):
+        LexiconScorer([1, 2], nn.Dim(4, name="vocab"), eos=0)  # pyright: ignore

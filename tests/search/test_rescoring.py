@@ -126,6 +126,19 @@ def test_errors():
             score_labels(scorer, good, **{**args, "eos": -1})
         with pytest.raises(ValueError, match=r"score_labels: labels, expected a tensor with .*other.*, got Tensor"):
             score_labels(scorer, good, **{**args, "spatial_dim": nn.Dim(3, name="other")})
+        with pytest.raises(TypeError, match="score_labels: labels, expected a Tensor, got list"):
+            score_labels(scorer, [1, 2], **args)  # pyright: ignore
+        with pytest.raises(TypeError, match="score_labels: scorer, expected a scorer, .*, got str"):
+            score_labels("lm", good, **args)  # pyright: ignore
+        hyps = beam_search(scorer, batch_dims=[batch], beam_size=2, max_len=1, bos=0, eos=0)
+        options: dict[str, Any] = dict(scale=1.0, bos=0, eos=0)
+        with pytest.raises(TypeError, match="rescore: hypotheses, expected those of a search, got list"):
+            rescore([(0.0, [1])], scorer, **options)  # pyright: ignore
+        for name in ("scale", "own_scale", "length_exponent"):
+            with pytest.raises(ValueError, match=f"rescore: {name}, expected a finite number, got nan"):
+                rescore(hyps, scorer, **{**options, name: float("nan")})
+        with pytest.raises(ValueError, match="rescore: length_exponent, expected at least 0, got -1"):
+            rescore(hyps, scorer, length_exponent=-1, **options)
         for wrong in (labels, nn.set_sparse_dim(labels, nn.Dim(5, name="more"))):
             with pytest.raises(ValueError, match=r"labels, expected indices of .*table-vocab.*, got Tensor"):
                 score_labels(scorer, wrong, **args)

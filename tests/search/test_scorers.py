@@ -80,6 +80,15 @@ def test_combine_errors():
         match=r"combine: scorer 1 \(TableScorer\): expected a vocabulary of 3 labels like .*table-vocab.*, got .*other",
     ):
         combine([(TableScorer(3), 1.0), (TableScorer(4, name="other"), 0.0)])
+    for wrong, message in [
+        (TableScorer(3), "combine: scorer 0, expected a pair of scorer and scale, got TableScorer"),
+        ((0.3, TableScorer(3)), "combine: scorer 0, expected a scorer, with a static vocab_dim, .*, got float"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            combine([wrong])  # pyright: ignore
+    for scale in (float("nan"), float("inf"), "0.3"):
+        with pytest.raises(ValueError, match=f"combine: scale 1, expected a finite number, got {scale!r}"):
+            combine([(TableScorer(3), 1.0), (TableScorer(3), scale)])  # pyright: ignore
     with pytest.raises(ValueError, match=r"scorer 1 .*: expected the same labels, but label 2 .* 'd', not 'c'"):
         combine([(vocab(["a", "b", "c"]), 1.0), (vocab(["a", "b", "d"]), 1.0)])
     combine([(vocab(["a", "b", "c"]), 1.0), (vocab(["a", "b", "c"]), 1.0), (TableScorer(3), 1.0)])
