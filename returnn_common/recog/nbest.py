@@ -68,7 +68,7 @@ class NBestWriter:
         :param hypotheses: (score, text), best (highest score) first; may be empty. ``inf`` and ``-inf`` are kept, as
             ``1e999`` and ``-1e999``, which any reader of Python literals takes for infinity.
         :raises TypeError: if the tag, a score or a text has the wrong type
-        :raises ValueError: if a score is NaN, the scores rise, or the tag was there before
+        :raises ValueError: if a score is NaN, or the tag was there before
         """
         checked = _check_entry(seq_tag, list(hypotheses), where=str(self.path))
         if seq_tag in self._tags:
@@ -89,7 +89,7 @@ def write_nbest(path: str | os.PathLike[str], nbest: Mapping[str, Iterable[tuple
     :param path: file to write, gzipped when the name ends in ``.gz``
     :param nbest: best first
     :raises TypeError: if a tag, a score or a text has the wrong type
-    :raises ValueError: if a score is NaN or the scores of an utterance rise
+    :raises ValueError: if a score is NaN
     """
     with NBestWriter(path) as writer:
         for seq_tag, hypotheses in nbest.items():
@@ -103,7 +103,7 @@ def read_nbest(path: str | os.PathLike[str]) -> NBest:
     :param path: file to read; gzip is recognised by the content, not by the name
     :return: ``{seq_tag: [(score, text), ...]}``, best first. The text of a 1-best file gets the score 0.0.
     :raises FileNotFoundError: if there is no such file
-    :raises ValueError: if the file is not of that form, names a tag twice, or a list's scores are NaN or rise
+    :raises ValueError: if the file is not of that form, names a tag twice, or a score is NaN
     """
     path = Path(path)
     if not path.is_file():
