@@ -179,10 +179,9 @@ def as_scale(name: str, what: str, value: Any) -> float:
 
 
 def check_scorer(name: str, scorer: Any):
-    """:raise TypeError: it lacks something of :class:`Scorer`"""
+    """:raise TypeError: it has no static `vocab_dim`, and so is no :class:`Scorer`"""
     dim = getattr(scorer, "vocab_dim", None)
-    methods = [getattr(scorer, method, None) for method in ("initial_state", "score")]
-    if not isinstance(dim, nn.Dim) or dim.dimension is None or not all(map(callable, methods)):
+    if not isinstance(dim, nn.Dim) or dim.dimension is None:
         raise TypeError(
             f"{name}, expected a scorer, with a static vocab_dim, initial_state and score, got {type_name(scorer)}"
         )
