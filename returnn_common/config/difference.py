@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,16 @@ from returnn.config import Config, global_config_ctx
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
+from ._address import is_of_config
 from ._changes import Change, ConfigDiff, element_texts, is_telling, same_code, text_of, texts_around_change
 from ._delayed import plain_value
 from ._functions import Definitions
 from ._modules import is_made_up, module_contents
-from ._namespaces import find_import
+from ._namespaces import find_import, globals_of
 from ._objects import constructor_call, is_path, path_text, same_content
 from ._source import find_source
 from .net_dict import NetDict
-from .reading import read
+from .reading import own_imports, read
 from .staged import StagedNetDict
 
 __all__ = ["Change", "ConfigDiff", "diff"]
@@ -44,8 +46,9 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
     Values count, not how they were written: the order of options doesn't matter, and NumPy's scalars are numbers, paths
     texts. Dims are told apart by where they are: the first of ``a`` goes with the first of ``b`` there, and then
     everywhere; a change of its name or size is told once. Functions that are imported from the same place are the
-    same; of others, the source is compared without its comments, and what it uses. What only got another name (and is
-    no number, which others may be as well) is told as that.
+    same; of others, the source is compared without its comments, and what it uses. Two files with modules of one name
+    in folders of their own each have their own. What only got another name (and is no number, which others may be as
+    well) is told as that.
 
     :param a: options by name, a module, the path of a file, see :func:`.read`, or a net dict
     :param b: like ``a``
@@ -62,7 +65,8 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
 
 def _load(name: str, config: _Config) -> dict[str, Any]:
     if isinstance(config, str | os.PathLike):
-        return read(config)
+        with own_imports():
+            return read(config)
     if isinstance(config, NetDict | StagedNetDict):
         config = _network(config)
     if isinstance(config, types.ModuleType):
@@ -282,6 +286,8 @@ class _Comparison:
         except ValueError:
             self._changed(path, a, b)
             return
+        if (file := _module_file(a)) is not None and (file, a.__qualname__) == (_module_file(b), b.__qualname__):
+            return
         if not same_code(*(source.text for source in sources)):
             lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
             self.changes.append(Change(path, text_of(a), text_of(b), tuple(lines)[2:]))
@@ -289,7 +295,19 @@ class _Comparison:
         for name in sources[0].free_names:
             if name in sources[1].free_names and name in used[0] and name in used[1]:
                 if (id(used[0][name]), id(used[1][name])) not in self._options:
-                    self.values(f"{path} uses {name}", used[0][name], used[1][name])
+                    self._used(f"{path} uses {name}", used[0][name], used[1][name], sources[0].uses.get(name, {()}))
+
+    def _used(self, path: str, a: Any, b: Any, uses: Iterable[tuple[str, ...]]):
+        """Of modules of both, only what is used of them."""
+        if not all(isinstance(x, types.ModuleType) and is_made_up(x) for x in (a, b)):
+            self.values(path, a, b)
+            return
+        for names in uses:
+            try:
+                parts = [functools.reduce(getattr, names, module) for module in (a, b)]
+            except AttributeError:
+                continue
+            self.values(".".join([path, *names]), *parts)
 
     def _changed(self, path: str, a: Any, b: Any):
         old, new = text_of(a), text_of(b)
@@ -316,6 +334,12 @@ def _simple(value: Any) -> Any:
     if isinstance(value, NetDict | StagedNetDict):
         return _network(value)
     return path_text(value) if is_path(value) and not isinstance(value, str) else value
+
+
+def _module_file(obj: Any) -> str | None:
+    """:return: of a function or class; None for those of configs"""
+    file = globals_of(obj).get("__file__")
+    return None if is_of_config(obj) or file is None else os.path.realpath(file)
 
 
 def _network(network: NetDict | StagedNetDict) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from returnn.config import Config, global_config_ctx
 from ._namespaces import SOURCE, remember_classes
 from ._unused import option_names
 
-__all__ = ["read"]
+__all__ = ["own_imports", "read"]
 
 _MODULE = "__returnn_config__"  # RETURNN's own name for a config that it executes
 
@@ -66,6 +66,22 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         for name in names
         if not isinstance(namespace[name], types.ModuleType) or "__all__" in namespace
     }
+
+
+@contextlib.contextmanager
+def own_imports() -> Iterator[None]:
+    """What a config imports from folders that it adds to ``sys.path`` is its own: others may have such modules, too."""
+    folders, modules = list(sys.path), set(sys.modules)
+    try:
+        yield
+    finally:
+        added = [Path(folder).resolve() for folder in sys.path if folder not in folders]
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and any(folder in Path(file).resolve().parents for folder in added):
+                remember_classes(vars(sys.modules[name]), module=name)
+                del sys.modules[name]
+        sys.path[:] = folders
 
 
 @contextlib.contextmanager

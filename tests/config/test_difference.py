@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import math
 import pathlib
+import sys
 import types
 
 import numpy as np
@@ -219,3 +220,25 @@ def test_net_dicts():
     assert _lines({"a": [network(1)]}, {"a": [network(2)]}) == ["a[0].network.output.n_out: 1 -> 2"]
     staged = [StagedNetDict({1: network(1), 5: network(size)}) for size in (2, 3)]
     assert _lines(*staged) == ["networks[5].output.n_out: 2 -> 3"]
+
+
+def test_each_config_has_its_own_modules(tmp_path):
+    """of the same names, in folders that the configs add"""
+
+    def config(folder, *, size=1, unused=2):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "some_own_module.py").write_text(
+            f"size = {size}\ndef f(): return size\nunused = {unused}\n"
+        )
+        path = tmp_path / folder / "some.config"
+        path.write_text(
+            "#!rnn.py\nimport os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport some_own_module\n"
+            "from some_own_module import f\nclass C:\n    pass\nc = C()\ndef g(): return some_own_module.f()\n"
+        )
+        return path
+
+    before = list(sys.path)
+    a = config("a")
+    assert not diff(a, a) and not diff(a, config("b", unused=3))
+    assert [str(change) for change in diff(a, config("c", size=3))] == ["  f uses size: 1 -> 3"]
+    assert sys.path == before and "some_own_module" not in sys.modules
