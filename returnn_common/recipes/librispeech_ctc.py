@@ -37,7 +37,7 @@ options = Options(
     train_splits="train-clean-100,train-clean-360,train-other-500",
     dev_splits="dev-clean,dev-other",
     test_splits="test-clean,test-other",
-    recog_split="dev-clean",
+    recog_split="",  # "": the first of dev_splits
     vocab="chars",  # or spm1k, spm5k, bpe1k, phonemes, ...; or a file .model, .codes, ...: see make_vocab
     vocab_sampling=0.0,  # of subwords, in training
     epoch_split=20,
@@ -69,7 +69,7 @@ dataset = Librispeech(
 )
 globals().update(dataset.get_config_opts())
 extern_data = dataset.get_extern_data()
-forward_data = dataset.get_forward_dataset(options.recog_split)
+forward_data = dataset.get_forward_dataset(options.recog_split or dataset.dev_splits[0])
 batch_size = {"data": options.batch_seconds * 16_000}
 max_seqs = 200
 

@@ -66,6 +66,13 @@ def test_form(path: Path):
     assert any(name.startswith("returnn_common.models") for name in modules)
 
 
+def test_splits_of_ones_own():
+    """the one that is recognised is among them"""
+    for name in ("librispeech_aed", "librispeech_ctc", "librispeech_transducer"):
+        recipe = load_recipe(RECIPES[name], options={"dev_splits": "mine,other", "test_splits": "test"})
+        assert recipe.eval_splits == ["mine", "other", "test"]
+
+
 @every_recipe
 def test_contents(path: Path):
     recipe = _load(path, {})
