@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
-import os
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,24 +16,18 @@ from returnn.config import Config, global_config_ctx
 from returnn.tensor import Dim
 from returnn.tensor.marked_dim import MarkedDim
 
-from ._address import is_of_config
 from ._changes import Change, ConfigDiff, element_texts, is_telling, same_code, text_of, texts_around_change
-from ._delayed import plain_value
+from ._comparable import AnyConfig, is_plain_key, load_config, module_file, simple_value
 from ._functions import Definitions
 from ._modules import is_made_up, module_contents
-from ._namespaces import find_import, globals_of
-from ._objects import constructor_call, is_path, path_text, same_content
+from ._namespaces import find_import
+from ._objects import constructor_call, same_content
 from ._source import find_source
-from .net_dict import NetDict
-from .reading import own_imports, read
-from .staged import StagedNetDict
 
 __all__ = ["Change", "ConfigDiff", "diff"]
 
-_Config = Mapping[str, Any] | types.ModuleType | str | os.PathLike | NetDict | StagedNetDict
 
-
-def diff(a: _Config, b: _Config) -> ConfigDiff:
+def diff(a: AnyConfig, b: AnyConfig) -> ConfigDiff:
     """
     What changed from config ``a`` to config ``b``::
 
@@ -57,23 +50,10 @@ def diff(a: _Config, b: _Config) -> ConfigDiff:
     :raises FileNotFoundError: see :func:`.read`
     """
     comparison = _Comparison()
-    configs = _load("a", a), _load("b", b)
+    configs = load_config("a", a), load_config("b", b)
     with global_config_ctx(Config()):  # where TensorFlow is loaded, RETURNN leaves that of the last one that was read
         comparison.options(*configs)
     return ConfigDiff(tuple(comparison.changes))
-
-
-def _load(name: str, config: _Config) -> dict[str, Any]:
-    if isinstance(config, str | os.PathLike):
-        with own_imports():
-            return read(config)
-    if isinstance(config, NetDict | StagedNetDict):
-        config = _network(config)
-    if isinstance(config, types.ModuleType):
-        config = {n: v for n, v in vars(config).items() if not isinstance(v, types.ModuleType)}
-    if not isinstance(config, Mapping):
-        raise TypeError(f"diff: {name}: expected options by name, a module or a path, got {type(config).__name__}")
-    return {n: v for n, v in config.items() if not (isinstance(n, str) and n.startswith("__")) and n != "config"}
 
 
 class _Comparison:
@@ -93,7 +73,7 @@ class _Comparison:
 
     def values(self, path: str, a: Any, b: Any):
         """Compares two values."""
-        a, b = _simple(a), _simple(b)
+        a, b = simple_value(a), simple_value(b)
         if (id(a), id(b)) in self._active:
             return
         self._active.add((id(a), id(b)))
@@ -176,8 +156,8 @@ class _Comparison:
 
     def _dict(self, path: str, a: dict[Any, Any], b: dict[Any, Any]):
         # Keys that are equal only if they are the same, such as dims, go together by their order.
-        others = [[key for key in x if not _is_plain_key(key)] for x in (a, b)]
-        plain = [{key: value for key, value in x.items() if _is_plain_key(key)} for x in (a, b)]
+        others = [[key for key in x if not is_plain_key(key)] for x in (a, b)]
+        plain = [{key: value for key, value in x.items() if is_plain_key(key)} for x in (a, b)]
         self._mapping(path, *plain, names=list(dict.fromkeys([*plain[0], *plain[1]])))
         if len(others[0]) == len(others[1]):
             for i, (old, new) in enumerate(zip(*others, strict=True)):
@@ -213,7 +193,10 @@ class _Comparison:
             self._dict(path, *(module_contents(module) for module in (a, b)))
 
     def _set(self, path: str, a: Any, b: Any):
-        old, new = {text_of(_simple(x), shorten=False) for x in a}, {text_of(_simple(x), shorten=False) for x in b}
+        old, new = (
+            {text_of(simple_value(x), shorten=False) for x in a},
+            {text_of(simple_value(x), shorten=False) for x in b},
+        )
         self.changes += [Change(path, text, None) for text in sorted(old - new)]
         self.changes += [Change(path, None, text) for text in sorted(new - old)]
 
@@ -286,7 +269,7 @@ class _Comparison:
         except ValueError:
             self._changed(path, a, b)
             return
-        if (file := _module_file(a)) is not None and (file, a.__qualname__) == (_module_file(b), b.__qualname__):
+        if (file := module_file(a)) is not None and (file, a.__qualname__) == (module_file(b), b.__qualname__):
             return
         if not same_code(*(source.text for source in sources)):
             lines = difflib.unified_diff(*(s.text.splitlines() for s in sources), lineterm="", n=2)
@@ -320,32 +303,6 @@ class _Comparison:
         if old == new and type(a) is not type(b):
             old, new = f"{old} ({type(a).__name__})", f"{new} ({type(b).__name__})"
         self.changes.append(Change(path, old, new))
-
-
-def _is_plain_key(key: Any) -> bool:
-    if type(key) is tuple:
-        return all(map(_is_plain_key, key))
-    return isinstance(plain_value(key), str | int | float | bytes | type(None))
-
-
-def _simple(value: Any) -> Any:
-    """:return: numbers and texts of what only stands for them"""
-    value = plain_value(value)
-    if isinstance(value, NetDict | StagedNetDict):
-        return _network(value)
-    return path_text(value) if is_path(value) and not isinstance(value, str) else value
-
-
-def _module_file(obj: Any) -> str | None:
-    """:return: of a function or class; None for those of configs"""
-    file = globals_of(obj).get("__file__")
-    return None if is_of_config(obj) or file is None else os.path.realpath(file)
-
-
-def _network(network: NetDict | StagedNetDict) -> dict[str, Any]:
-    """:return: as a config"""
-    layers = {"network": network.network} if isinstance(network, NetDict) else {"networks": network.networks}
-    return {**network.options, "extern_data": network.extern_data, **layers}
 
 
 def _inner(path: str, key: Any) -> str:
