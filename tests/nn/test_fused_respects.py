@@ -18,7 +18,7 @@ from returnn.util.basic import BehaviorVersion
 from returnn_common import nn
 from returnn_common.nn.fused.polyphase import convolve_twice
 
-IN, OUT = nn.FeatureDim("in", 6), nn.FeatureDim("out", 8)
+IN, OUT = nn.FeatureDim("in", 7), nn.FeatureDim("out", 8)
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,12 @@ def _attention(**options):
     return nn.RelPosSelfAttention(OUT, OUT, key_dim_total=OUT, value_dim_total=OUT, **options)
 
 
-def _encoder():
+def _encoder(*, padding: str = "same"):
     return ConformerEncoder(
         IN,
         OUT,
         num_layers=1,
-        input_layer=ConformerConvSubsample(IN, out_dims=[3, 4], filter_sizes=[3, 3], strides=[2, 2]),
+        input_layer=ConformerConvSubsample(IN, out_dims=[3, 4], filter_sizes=[3, 3], strides=[2, 2], padding=padding),
         encoder_layer_opts={
             "ff_dim": nn.FeatureDim("ff", 16),
             "num_heads": 2,
@@ -211,7 +211,7 @@ def test_feed_forward_with_another_last_part():
 
 
 def test_source_with_the_output_dim():
-    x = nn.convert_to_tensor(torch.randn(8, 6), dims=[OUT, IN])
+    x = nn.convert_to_tensor(torch.randn(8, 7), dims=[OUT, IN])
     _assert_same(*(module(x) for module in _pair(nn.Linear(IN, OUT))))
 
 
@@ -273,11 +273,11 @@ def test_tracing_keeps_lengths_open():
     encoder, fused = _pair(_encoder())
     for param in fused.parameters():
         param.raw_tensor.requires_grad_(False)
-    example = torch.randn(2, 30, 6), torch.tensor([30, 21], dtype=torch.int32)
+    example = torch.randn(2, 30, 7), torch.tensor([30, 21], dtype=torch.int32)
     with torch.no_grad():
         traced = torch.jit.trace(Traced(fused), example, check_trace=False)
         for lengths in ([30, 21], [50], [41, 17, 41]):
-            values = torch.randn(len(lengths), max(lengths), 6)
+            values = torch.randn(len(lengths), max(lengths), 7)
             args = values, torch.tensor(lengths, dtype=torch.int32)
             torch.testing.assert_close(traced(*args), Traced(encoder)(*args), rtol=1e-4, atol=1e-5)
 
@@ -287,13 +287,40 @@ def test_no_module():
         nn.fuse([1])  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_whatever_is_on_padding(padding, train):
+    """outputs, statistics and gradients are the same as with zeros there"""
+    fused = _pair(_encoder(padding=padding))[1]
+    fused.input_dropout = fused.layers["0"].dropout = fused.layers["0"].self_att.att_dropout = 0.0
+    fused.layers["0"].ffn1.dropout = fused.layers["0"].ffn2.dropout = 0.0
+    nn.init_train_step_run_ctx(train_flag=train, step=0)
+    lengths, found = [30, 21], []
+    for fill in (0.0, float("nan"), float("inf")):
+        values = torch.randn(2, 30, 7, generator=torch.Generator().manual_seed(1))
+        values[1, 21:] = fill
+        batch_dim = nn.Dim(2, name="batch")
+        time_dim = nn.Dim(nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim]), name="time")
+        fused.layers["0"].conv_block.norm.running_mean.raw_tensor.data.zero_()
+        with torch.set_grad_enabled(train):
+            out, out_dim = fused(nn.convert_to_tensor(values, dims=[batch_dim, time_dim, IN]), in_spatial_dim=time_dim)
+            out = out.copy_masked(0.0).copy_transpose([batch_dim, out_dim, OUT]).raw_tensor
+        params = [param.raw_tensor for param in fused.parameters() if not param.auxiliary]
+        grads = torch.autograd.grad(out.square().sum(), params) if train else []
+        statistics = fused.layers["0"].conv_block.norm.running_mean.raw_tensor.clone()
+        found.append([out, statistics, *grads])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_meta_device():
     with nn.set_default_device_ctx("meta"):
         model = nn.fuse(_encoder())
         time_dim = nn.Dim(30, name="time")
         for context in (contextlib.nullcontext(), torch.no_grad()):
             with context:
-                source = nn.convert_to_tensor(torch.zeros(30, 6, device="meta"), dims=[time_dim, IN])
+                source = nn.convert_to_tensor(torch.zeros(30, 7, device="meta"), dims=[time_dim, IN])
                 out, out_dim = model(source, in_spatial_dim=time_dim)
             assert out.raw_tensor.shape == (8, 8) and out.raw_tensor.device.type == "meta"
             assert out_dim.dimension == 8

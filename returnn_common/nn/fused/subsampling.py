@@ -39,12 +39,15 @@ class FusedConvSubsample(ConformerConvSubsample):
         convolutions = list(self.conv_layers)
         same = convolutions[0].padding == "same"
         padding = None
-        if same and use_mask("conv"):  # else no frame sees padding
+        if use_mask("conv"):
             padding = padding_of(in_spatial_dim, (*batch_dims, in_spatial_dim), device=source.device)
         dims = self._times(in_spatial_dim, all_of_them=padding is not None)
         paddings: list[torch.Tensor | None] = [None] * (len(convolutions) + 1)
         if padding is not None:
-            paddings = [padding, *(padding_of(dim, (*batch_dims, dim), device=source.device) for dim in dims[1:])]
+            # Without zeros around, no frame that counts sees padding; the first mask keeps NaN out of what comes after.
+            later = dims[1:] if same else []
+            paddings = [padding, *(padding_of(dim, (*batch_dims, dim), device=source.device) for dim in later)]
+            paddings += [None] * (len(dims) - len(paddings))
             paddings = [None if x is None else x.expand(*raw.shape[:-2], -1).flatten(0, -2) for x in paddings]
         x = raw.reshape(-1, *raw.shape[-2:])
         if paddings[0] is not None:
