@@ -12,6 +12,8 @@ from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused import subsampling
+from returnn_common.nn.fused.rotary import FusedRotarySelfAttention
+from returnn_common.nn.rotary import RotarySelfAttention
 
 from .fused_runs import assert_same, fused_copy, in_double, make_encoder, run_encoder
 
@@ -151,3 +153,60 @@ def test_statistics_of_batches():
         time_dim.capacity = None
         norm(nn.convert_to_tensor(torch.tensor([values])[:, :length], dims=[batch_dim, time_dim, norm.in_dim]))
         np.testing.assert_allclose(norm.running_mean.raw_tensor.detach(), expected, rtol=1e-6)
+
+
+def _rotary_pair(**options):
+    dim = nn.FeatureDim("model", 8)
+    attention = RotarySelfAttention(dim, dim, key_dim_total=dim, value_dim_total=dim, num_heads=2, **options)
+    for param in attention.parameters():
+        param.raw_tensor.data.normal_(0.0, 0.5)
+    return attention, fused_copy(attention)
+
+
+@pytest.mark.parametrize("lengths", [[5, 3, 0], [70], [1, 1]], ids=str)
+@pytest.mark.parametrize("order", ["bt", "tb"])
+def test_rotary_attention(lengths, order):
+    """in values and gradients, whatever lies in the padding"""
+    batch_dim, results = nn.Dim(len(lengths), name="batch"), []
+    for module in _rotary_pair(att_dropout=0.0):
+        time_dim = nn.Dim(nn.convert_to_tensor(np.array(lengths, "int32"), dims=[batch_dim]), name="time")
+        values = np.random.default_rng(1).standard_normal((len(lengths), max(lengths), 8)).astype("float32")
+        source = torch.tensor(values, requires_grad=True)
+        dims = {"b": batch_dim, "t": time_dim}
+        raw = source if order == "bt" else source.transpose(0, 1)
+        out = module(nn.convert_to_tensor(raw, dims=[*(dims[c] for c in order), module.in_dim]), axis=time_dim)
+        out = out.copy_masked(0.0).copy_transpose([batch_dim, time_dim, module.in_dim]).raw_tensor
+        weight = torch.tensor(np.random.default_rng(2).standard_normal(out.shape), dtype=torch.float32)
+        (out * weight)[[n > 0 for n in lengths]].sum().backward()
+        grads = {name: param.raw_tensor.grad for name, param in module.named_parameters()}
+        results.append({"out": out.detach(), "source": source.grad, **grads})
+    assert type(nn.fuse(_rotary_pair()[0])) is FusedRotarySelfAttention
+    for key, expected in results[0].items():
+        found = results[1][key]
+        valid = torch.tensor(lengths) > 0 if key == "out" else slice(None)
+        if key == "source" or not bool(expected.isnan().any()):  # RETURNN's are NaN with an empty utterance
+            torch.testing.assert_close(found[valid], expected[valid].nan_to_num(), rtol=1e-4, atol=1e-5, msg=key)
+        assert bool(found.isfinite().all())
+
+
+def test_rotary_attention_with_dropout():
+    """of the weights, in training"""
+    _, fused = _rotary_pair(att_dropout=0.5)
+    time_dim = nn.Dim(4, name="time")
+    x = nn.random_normal([time_dim, fused.in_dim])
+    expected = fused(x, axis=time_dim).raw_tensor.detach()
+    nn.init_train_step_run_ctx(train_flag=True, step=0)
+    with torch.no_grad():
+        drawn = torch.stack([fused(x, axis=time_dim).raw_tensor for _ in range(2000)])
+    assert drawn.std(0).min() > 0.0
+    np.testing.assert_allclose(drawn.mean(0), expected, atol=0.15)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+def test_rotary_conformer(train):
+    encoder = make_encoder(self_att=RotarySelfAttention)
+    fused = fused_copy(encoder)
+    assert_same(run_encoder(encoder, [30, 41], train=train), run_encoder(fused, [30, 41], train=train))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = run_encoder(fused, [30, 41], train=False, out_dtype=torch.bfloat16)["out"]
+    np.testing.assert_allclose(half, run_encoder(fused, [30, 41])["out"], atol=0.15)

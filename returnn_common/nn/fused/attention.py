@@ -12,9 +12,10 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from .frames import Frames
+from .heads import split_heads, weighted_values
 from .layers import FusedLinear
 from .positions import relative_positions
-from .raw import drop, has_autocast, is_exactly, is_on_torch, parameter_of
+from .raw import has_autocast, is_exactly, is_on_torch, parameter_of
 
 if TYPE_CHECKING:
     import torch
@@ -62,21 +63,15 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
         import torch
 
         assert isinstance(self.qkv, FusedLinear) and isinstance(self.linear_pos, FusedLinear)
-        rows = self.qkv.on_rows(rows)
-        heads, size, length = int(self.num_heads.dimension), int(self.key_dim_per_head.dimension), frames.length
-        positions = self._positions(length, dtype=getattr(torch, frames.dtype), device=rows.device)
-        # {heads, batch, T, d} of each
-        query, key, value = (
-            rows.view(-1, length, heads, rows.shape[-1] // heads)
-            .permute(2, 0, 1, 3)
-            .split([size, size, int(self.value_dim_per_head.dimension)], dim=-1)
-        )
-        batch = query.shape[1]
+        qkv = self.qkv.on_rows(rows)
+        positions = self._positions(frames.length, dtype=getattr(torch, frames.dtype), device=rows.device)
+        query, key, value = split_heads(self, qkv, frames)
+        heads, batch, length, size = query.shape
         bias_u, bias_v = (
-            parameter_of(x, self.num_heads, self.key_dim_per_head).to(rows.dtype)[:, None, None]
+            parameter_of(x, self.num_heads, self.key_dim_per_head).to(qkv.dtype)[:, None, None]
             for x in (self.pos_bias_u, self.pos_bias_v)
         )
-        positions = positions.to(rows.dtype).view(-1, heads, size).permute(1, 2, 0)  # {heads, d, 2 T - 1}
+        positions = positions.to(qkv.dtype).view(-1, heads, size).permute(1, 2, 0)  # {heads, d, 2 T - 1}
         by_position = torch.bmm((query + bias_v).reshape(heads, batch * length, size), positions)
         by_position = _shift(by_position.view(heads * batch, length, -1))
         scores = torch.baddbmm(
@@ -86,14 +81,7 @@ class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
             beta=size**-0.5,
             alpha=size**-0.5,
         )
-        if frames.padding is not None:
-            padding = frames.padding[None, :, None]
-            scores.view(heads, batch, length, length).masked_fill_(padding, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1)
-        value = value.reshape(heads * batch, length, -1)
-        weights = drop(weights, self.att_dropout, broadcast=False)
-        out = torch.bmm(weights, value).view(heads, batch, length, -1).permute(1, 2, 0, 3)
-        out = out.reshape(batch * length, int(self.value_dim_total.dimension))
+        out = weighted_values(scores, value, frames, dropout=self.att_dropout)
         return self.proj.on_rows(out) if isinstance(self.proj, FusedLinear) else out
 
     def _positions(self, num_frames: int, **options) -> torch.Tensor:

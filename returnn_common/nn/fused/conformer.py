@@ -15,24 +15,20 @@ from .convolution import FusedConvBlock
 from .frames import Frames
 from .layers import FusedConformerFeedForward, FusedLayerNorm
 from .raw import drop, is_exactly, is_on_torch, kept, raw_of, tensor_of
+from .rotary import FusedRotarySelfAttention
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["FusedConformerEncoder", "FusedConformerLayer"]
 
-_PARTS = {
-    FusedConformerFeedForward: ["ffn1", "ffn2"],
-    FusedRelPosSelfAttention: ["self_att"],
-    FusedConvBlock: ["conv_block"],
-    FusedLayerNorm: [
-        "ffn1_layer_norm",
-        "self_att_layer_norm",
-        "conv_layer_norm",
-        "ffn2_layer_norm",
-        "final_layer_norm",
-    ],
-}
+_NORMS = ["ffn1_layer_norm", "self_att_layer_norm", "conv_layer_norm", "ffn2_layer_norm", "final_layer_norm"]
+_PARTS: list[tuple[list[str], list[type[Any]]]] = [
+    (["ffn1", "ffn2"], [FusedConformerFeedForward]),
+    (["self_att"], [FusedRelPosSelfAttention, FusedRotarySelfAttention]),
+    (["conv_block"], [FusedConvBlock]),
+    (_NORMS, [FusedLayerNorm]),
+]
 
 
 class FusedConformerLayer(ConformerEncoderLayer):
@@ -54,10 +50,10 @@ class FusedConformerLayer(ConformerEncoderLayer):
 
     def fits(self, frames: Frames) -> bool:
         """see :mod:`.frames`"""
-        for cls, names in _PARTS.items():
+        for names, kinds in _PARTS:
             for name in names:
                 part = getattr(self, name)
-                if not is_exactly(part, cls) or not part.fits(frames):
+                if not any(is_exactly(part, kind) for kind in kinds) or not part.fits(frames):
                     return False
         return not isinstance(self.dropout, Tensor)
 
@@ -72,7 +68,7 @@ class FusedConformerLayer(ConformerEncoderLayer):
         attention: Any = self.self_att
         conv: Any = self.conv_block
         before_ffn1, before_attention, before_conv, before_ffn2, final = (
-            getattr(self, name).on_rows for name in _PARTS[FusedLayerNorm]
+            getattr(self, name).on_rows for name in _NORMS
         )
         rows = self._add_raw(rows, ffn1.on_rows(before_ffn1(rows)), scale=0.5)
         rows = self._add_raw(rows, attention.on_rows(before_attention(rows), frames))

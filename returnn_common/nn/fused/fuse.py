@@ -17,11 +17,13 @@ from returnn.frontend.encoder.conformer import (
 )
 
 from ..batch_norm import BatchNorm
+from ..rotary import RotarySelfAttention
 from .attention import FusedRelPosSelfAttention
 from .batch_norm import FusedBatchNorm
 from .conformer import FusedConformerEncoder, FusedConformerLayer
 from .convolution import FusedConv1d, FusedConvBlock
 from .layers import FusedConformerFeedForward, FusedFeedForward, FusedLayerNorm, FusedLinear
+from .rotary import FusedRotarySelfAttention
 from .subsampling import FusedConvSubsample
 
 __all__ = ["fuse"]
@@ -33,6 +35,7 @@ _FUSED: dict[type, type] = {
     rf.LayerNorm: FusedLayerNorm,
     rf.Conv1d: FusedConv1d,
     rf.RelPosSelfAttention: FusedRelPosSelfAttention,
+    RotarySelfAttention: FusedRotarySelfAttention,
     BatchNorm: FusedBatchNorm,
     FeedForward: FusedFeedForward,
     ConformerPositionwiseFeedForward: FusedConformerFeedForward,
