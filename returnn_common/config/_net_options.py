@@ -4,6 +4,9 @@ What a net dict's config gives: checked, its data with dims, and what else it ha
 
 from __future__ import annotations
 
+import functools
+import re
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +14,17 @@ import numpy
 from returnn.tensor import Tensor
 from returnn.util.basic import BehaviorVersion
 
+from ._address import room
+from ._net_code import NetCode
 from ._objects import is_path
 
-__all__ = ["STEPS", "checked_options", "data_with_dims", "is_data", "other_options"]
+__all__ = ["STEPS", "checked_options", "data_with_dims", "is_plain", "other_options"]
 
 STEPS = {"train": "train_step", "eval": "train_step", "forward": "forward_step", "search": "forward_step"}
 _BEHAVIOR_VERSION = 16  # the least that RETURNN's layers backend wants
+# Options that may be functions; others are what has made the config.
+_FUNCTIONS = {"train", "dev", "eval_datasets", "forward_data", "search_data", "dynamic_learning_rate"}
+_IS_OURS = re.compile(r"^\s*(from|import) (returnn_common|\.)", re.MULTILINE)
 _REPLACED = {"extern_data", "network", "get_network", "backend", "use_tensorflow", "behavior_version"}
 
 
@@ -60,23 +68,46 @@ def data_with_dims(name: str, entry: Any) -> dict[str, Any]:
     return {**options, **rest}
 
 
-def other_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """:return: what is plain data"""
+def other_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """:return: what can be written with RETURNN alone; the names of the rest, except for what has made the config"""
     others = {k: v for k, v in options.items() if k not in _REPLACED and not k.startswith(("_", "torch_"))}
     others = {"behavior_version": options["behavior_version"], **others}
-    return {name: value for name, value in others.items() if _is_plain(value)}
+    written = {name: value for name, value in others.items() if is_plain(value) or _can_be_written(name, value)}
+    return written, [name for name, value in others.items() if name not in written and _is_data(name, value)]
 
 
-def is_data(name: str, value: Any) -> bool:
-    """:return: whether it's an option which RETURNN would have used, rather than what has made the config"""
-    is_own = name in _REPLACED or name.startswith(("_", "torch_"))
-    return not is_own and type(value) in (dict, list, tuple, set)
+def _is_data(name: str, value: Any) -> bool:
+    """:return: whether RETURNN would have used it, rather than the config's own functions"""
+    return type(value) in (dict, list, tuple, set) or name in _FUNCTIONS
 
 
-def _is_plain(value: Any) -> bool:
+def _can_be_written(name: str, value: Any) -> bool:
+    if not _is_data(name, value):
+        return False
+    try:
+        needed = NetCode({}).part({name: value}).definitions
+    except (TypeError, ValueError):
+        return False
+    return not any(_IS_OURS.search(text) for text in needed) and not _has_ours(value)
+
+
+def _has_ours(value: Any) -> bool:
+    """:return: whether there are classes or functions of this package, which would have to be written out wholly"""
     if isinstance(value, Mapping):
-        return type(value) is dict and all(_is_plain(x) for item in value.items() for x in item)
+        return any(_has_ours(x) for item in value.items() for x in item)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
+        return any(map(_has_ours, value))
+    if isinstance(value, functools.partial):
+        return _has_ours([value.func, value.args, value.keywords])
+    owner = value if isinstance(value, (type, types.FunctionType)) else type(value)
+    return room(owner.__module__).partition(".")[0] == "returnn_common"
+
+
+def is_plain(value: Any) -> bool:
+    """:return: whether its code needs no dims and definitions"""
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(is_plain(x) for item in value.items() for x in item)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(is_plain, value))
     plain = (str, bytes, bool, int, float, complex, type(None), numpy.ndarray, numpy.generic)
     return isinstance(value, plain) or is_path(value)

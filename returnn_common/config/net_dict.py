@@ -23,7 +23,7 @@ from ._deep import call_deep
 from ._layers import build_layers, find_dims, restored_dims
 from ._layout import Expression
 from ._net_code import RESERVED_NAMES, ROOM, NetCode, Part, join_parts
-from ._net_options import STEPS, checked_options, data_with_dims, is_data, other_options
+from ._net_options import STEPS, checked_options, data_with_dims, is_plain, other_options
 from ._snapshot import Snapshot
 from .description import DescribedModel, Describer, Description
 from .dims_code import DimsCode
@@ -33,6 +33,10 @@ __all__ = ["BACKEND", "HEAD", "NetDict", "make_net_dict"]
 
 BACKEND = "tensorflow-net-dict"
 HEAD = '#!rnn.py\n"""The network of a RETURNN config, as layers of TensorFlow. It was written by a program."""\n\n'
+_LEFT_OUT = """
+# Left out, since it needs more than RETURNN, as datasets of returnn_common do: {names}
+# Where RETURNN needs it, give it as dicts of RETURNN's own datasets, in this file or in another that imports this one.
+"""
 
 
 class NetDict:
@@ -151,19 +155,23 @@ class NetDict:
     @property
     def options_code(self) -> str:
         """the other options of the config"""
-        return self._parts["code"]["options"].code
+        return join_parts([self._parts["code"][name] for name in ("options", "more options")])
 
     @property
     def code(self) -> str:
         """All of it: a config for RETURNN. Evaluated, it gives the same ``extern_data`` and ``network``."""
         return HEAD + join_parts([ROOM, *self._parts["code"].values()])
 
-    def options_part(self, code: NetCode) -> Part:
-        """:return: the other options, and a comment on those which can't be written"""
-        part = code.part({"backend": BACKEND, **self.options})
+    def options_parts(self, code: NetCode) -> dict[str, Part]:
+        """:return: the other options: what is plain data, with a comment on what can't be written; and the rest"""
+        plain = {name: value for name, value in self.options.items() if is_plain(value)}
+        parts = {
+            "options": code.part({"backend": BACKEND, **plain}),
+            "more options": code.part({name: value for name, value in self.options.items() if name not in plain}),
+        }
         if self.left_out:
-            part.lines.append(f"# Left out, since it needs more than RETURNN: {', '.join(self.left_out)}")
-        return part
+            parts["options"].lines = _LEFT_OUT.format(names=", ".join(self.left_out)).strip().splitlines()
+        return parts
 
     @property
     def _parts(self) -> dict[str, Any]:
@@ -176,8 +184,11 @@ class NetDict:
         code = NetCode(self._given_dims, values=[self.extern_data, self.network])
         extern_data = code.part({"extern_data": self.extern_data})
         network = code.part({"network": self.network})
-        options = self.options_part(code)
-        parts = {"options": options, "dims": code.dims_part, "extern_data": extern_data, "network": network}
+        options = self.options_parts(code)
+        parts = {
+            **{"options": options["options"], "dims": code.dims_part, "extern_data": extern_data, "network": network},
+            **{"more options": options["more options"]},
+        }
         return {"code": parts, "dims": code.dims.names}
 
 
@@ -205,15 +216,16 @@ def make_net_dict(config: Any, *, epoch: int = 1) -> NetDict:
         dims = CleanDims(own, find_dims([layers.network, layers.dims]))
     network = map_dims(layers.network, dims.clean)
     names = _name_dims(extern_data, network, order=[dims.clean(dim) for dim in layers.dims])
+    others, left_out = other_options(options)
     made = NetDict(
         network,
         extern_data,
         dims=names,
-        options=other_options(options),
+        options=others,
         parameters=layers.parameters,
         description=model.description,
     )
-    made.left_out = [name for name, value in options.items() if is_data(name, value) and name not in made.options]
+    made.left_out = left_out
     return made
 
 

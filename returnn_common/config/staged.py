@@ -127,8 +127,8 @@ class StagedNetDict:
     @property
     def code(self) -> str:
         """All of it, and the other options of the first stage's config: a config for RETURNN."""
-        parts = [ROOM, self._code["options"], self._code["dims"], self._code["extern_data"], *self._network_parts]
-        return HEAD + join_parts(parts)
+        before = [self._code[name] for name in ("options", "dims", "extern_data")]
+        return HEAD + join_parts([ROOM, *before, *self._network_parts, self._code["more options"]])
 
     def stage_code(self, epoch: int) -> str:
         """
@@ -169,7 +169,7 @@ class StagedNetDict:
     def _write(self) -> dict[str, Part]:
         code = NetCode(self.dims)
         parts = {"extern_data": code.part({"extern_data": self.extern_data})}
-        parts["options"] = next(iter(self.stages.values())).options_part(code)
+        parts.update(next(iter(self.stages.values())).options_parts(code))
         for epoch, network in self.networks.items():
             parts[f"network_{epoch}"] = code.part({f"network_{epoch}": network})
         parts["dims"] = code.dims_part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,14 @@ from tests.zoo import Entry
 from tests.zoo_kinds import AUDIO, SPECTROGRAM
 from tests.zoo_runs import make
 
-__all__ = ["TinyEncoder", "has_parameters", "make_tiny_config", "make_training_options", "make_zoo_config"]
+__all__ = [
+    "TinyEncoder",
+    "has_parameters",
+    "make_hdf_training_options",
+    "make_tiny_config",
+    "make_training_options",
+    "make_zoo_config",
+]
 
 
 class TinyEncoder(nn.Module):
@@ -84,6 +92,31 @@ def make_training_options(*, features: int = 3, labels: int = 5) -> dict[str, An
         "tf_log_dir": None,
         "log_verbosity": 5,
     }
+
+
+def make_hdf_training_options(folder: Path) -> dict[str, Any]:
+    """
+    :param folder: gets HDF files
+    :return: the same with RETURNN's MetaDataset over HDFDatasets
+    """
+    from returnn.datasets.hdf import SimpleHDFWriter
+
+    options = make_training_options()
+    sequences = options["train"]["data"]
+    for key in ("data", "classes"):
+        (labels,) = {x[key].shape[-1] if x[key].ndim > 1 else 5 for x in sequences}
+        writer = SimpleHDFWriter(str(folder / f"{key}.hdf"), dim=labels, ndim=sequences[0][key].ndim)
+        for i, sequence in enumerate(sequences):
+            array = sequence[key]
+            writer.insert_batch(array[None], seq_len=[len(array)], seq_tag=[f"seq-{i}"])
+        writer.close()
+    options["train"] = {
+        "class": "MetaDataset",
+        "datasets": {key: {"class": "HDFDataset", "files": [folder / f"{key}.hdf"]} for key in ("data", "classes")},
+        "data_map": {key: (key, "data") for key in ("data", "classes")},
+        "seq_order_control_dataset": "data",
+    }
+    return options
 
 
 def make_zoo_config(entry: Entry, *, train: bool) -> dict[str, Any]:

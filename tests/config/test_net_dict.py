@@ -21,7 +21,9 @@ from returnn.tensor import Dim, Tensor, batch_dim
 from returnn_common import nn
 from returnn_common.config import NetDict, make_net_dict
 from returnn_common.config._deep import call_deep
+from returnn_common.datasets.speech_dataset import SpeechDataset
 from returnn_common.sis import stable_hash
+from returnn_common.training import train_step
 from tests.config.net_dicts import make_tiny_config, make_zoo_config
 from tests.config.test_net_dict_zoo import plain
 from tests.zoo_runs import get_entry
@@ -402,6 +404,42 @@ def test_options_which_are_plain_data_come_along(config: dict[str, Any]):
         **{"learning_rate": 0.5, "train": options["train"]},
     }
     assert "learning_rate = 0.5" in made.options_code and "torch_amp" not in made.code
+
+
+def _louder(seq, *, factor: float = 2.0, **_):
+    return _make_scale(factor)(lambda i: seq)
+
+
+def test_options_with_functions_and_dims(config: dict[str, Any]):
+    """as far as they can be had without us; a comment names the rest"""
+    time_dim = config["extern_data"]["data"]["dims"][1]
+    options = {
+        "train": {
+            "class": "PostprocessingDataset",
+            "dataset": {"class": "HDFDataset", "files": ["a.hdf"]},
+            "map_seq": functools.partial(_louder, factor=3.0),
+            "map_outputs": {"data": {"dims": [time_dim]}},
+        },
+        "dynamic_learning_rate": _louder,
+        "dev": {"class": SpeechDataset, "sources": []},
+        "eval_datasets": {"a": {"map_seq": train_step}},
+    }
+    made = make_net_dict({**config, **options, "helper": _louder})
+    namespace: dict[str, Any] = {}
+    exec(made.code, namespace)
+    train = namespace["train"]
+    assert train["map_seq"](1.0) == 3.0 and namespace["dynamic_learning_rate"](1.0) == 2.0
+    assert train["map_outputs"]["data"]["dims"][0] is namespace["extern_data"]["data"]["dims"][1]
+    assert (
+        "# Left out, since it needs more than RETURNN, as datasets of returnn_common do: dev, eval_datasets\n"
+        in made.code
+    )
+    assert made.left_out == ["dev", "eval_datasets"] and "helper" not in namespace
+    assert "import returnn_common" not in made.code and "from returnn_common" not in made.code
+    assert pickle.loads(pickle.dumps(made)).code == made.code
+    parts = made.dims_code + made.options_code
+    exec(parts, namespace)
+    assert namespace["train"]["map_outputs"]["data"]["dims"][0] is namespace["time_dim"]
 
 
 def test_parameters(net_dict: NetDict):

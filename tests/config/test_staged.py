@@ -17,14 +17,14 @@ from returnn.tensor import Dim, batch_dim
 from returnn_common.config import NetDict, StagedNetDict, make_net_dict, make_staged_net_dict
 from returnn_common.config import staged as staged_module
 from returnn_common.training.averaging import read_scores
-from tests.config.net_dicts import make_tiny_config, make_training_options
+from tests.config.net_dicts import make_hdf_training_options, make_tiny_config
 from tests.config.test_net_dict_zoo import plain
 
 
 @pytest.fixture(scope="module")
-def staged() -> StagedNetDict:
-    """grows, and then shrinks again"""
-    options = {**make_training_options(), "learning_rates": [0.01, 0.0, 0.0]}
+def staged(tmp_path_factory: pytest.TempPathFactory) -> StagedNetDict:
+    """grows, and then shrinks again; with RETURNN's own datasets, of which all is written"""
+    options = {**make_hdf_training_options(tmp_path_factory.mktemp("data")), "learning_rates": [0.01, 0.0, 0.0]}
     layers = {1: 1, 2: 2, 3: 1}
     return make_staged_net_dict({epoch: {**make_tiny_config(num_layers=n), **options} for epoch, n in layers.items()})
 
