@@ -89,6 +89,17 @@ def test_what_cannot_work(arguments: list[str], message: str, folder: Path, caps
     assert not list(folder.glob("*/align"))
 
 
+def test_language_model_of_the_recipe(folder: Path, tmp_path: Path, capsys):
+    """is only used where something is recognised"""
+    shutil.copytree(folder / "digits_ctc", out := tmp_path / "out")
+    with open(out / "config.py", "a") as file:
+        file.write("\nsearch_options = {'lm': 'gone', 'lm_scale': 1.0, 'rescore': True}\n")
+    _align(out, _Returnn())
+    assert "search_options = {}\n" in (out / "align" / "average" / "config.py").read_text()
+    assert main(["align", str(out), "--recognised"]) == 2
+    assert "/gone: no such folder or file" in capsys.readouterr().err
+
+
 def test_what_returnn_is_asked_for(folder: Path, tmp_path: Path, capsys):
     shutil.copytree(folder / "digits_transducer", out := tmp_path / "out")
     runner = _Returnn()

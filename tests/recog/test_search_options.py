@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from returnn_common import nn
 from returnn_common.recog.fusion import fusion_of
 from returnn_common.recog.language_model import recipe_model, with_language_model
 from returnn_common.recog.search_options import (
+    FUSED_OPTIONS,
+    LIST_OPTIONS,
     SearchOptions,
     check_search_options,
     list_search_options,
@@ -156,6 +159,14 @@ def test_no_vocabulary():
             fusion_of(model, options, Config())
     with pytest.raises(ValueError, match=f"lm {__file__}: needs a vocabulary"):
         fusion_of(model, SearchOptions(lm=__file__, lm_scale=1.0), Config())
+
+
+def test_docs():
+    """tell all options"""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "recognition.md").read_text("utf8")
+    table = {name for line in text.splitlines() if line.startswith("| `") for name in line.split("|")[1].split("`")}
+    assert table >= {*FUSED_OPTIONS, *LIST_OPTIONS}
+    assert {field.name for field in dataclasses.fields(SearchOptions)} == {*FUSED_OPTIONS, *LIST_OPTIONS, "of_model"}
 
 
 def test_labels_of_a_config():

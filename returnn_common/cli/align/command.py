@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...recog.search_options import FUSED_OPTIONS, LIST_OPTIONS
 from ..errors import CommandError
 from ..recog.folder import RecogFolder
 from ..recog.request import Asked, Request, check_request, checkpoint_name, make_model_of
@@ -110,7 +111,10 @@ def align_run(run: str, asked: Asked, wanted: Alignments, *, runner: Runner = ru
 
     if asked.beam is not None and not wanted.recognised:
         raise CommandError(f"--beam {asked.beam} needs --recognised")
-    request = check_request(run, Asked(**{**vars(asked), "splits": asked.splits or ["dev"]}))
+    # Transcripts are not searched for: what the recipe has for that is not needed, nor need it be there still.
+    without = {} if wanted.recognised else {name: "None" for name in (*FUSED_OPTIONS, *LIST_OPTIONS)}
+    options = {**without, **asked.options}
+    request = check_request(run, Asked(**{**vars(asked), "splits": asked.splits or ["dev"], "options": options}))
     if wanted.out is not None and len(request.splits) > 1:
         raise CommandError(f"--out {wanted.out}: expected one --split, got {', '.join(request.splits)}")
     _check_model(request, wanted)
