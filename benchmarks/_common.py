@@ -26,7 +26,17 @@ from typing import TypeVar
 if str(Path(__file__).resolve().parents[1]) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-__all__ = ["Comparison", "add_options", "gemm_rate", "installed", "measure", "report", "save", "versions"]
+__all__ = [
+    "Comparison",
+    "add_options",
+    "check_device",
+    "gemm_rate",
+    "installed",
+    "measure",
+    "report",
+    "save",
+    "versions",
+]
 
 Made = TypeVar("Made")
 _PACKAGES = (
@@ -62,6 +72,14 @@ def add_options(parser: argparse.ArgumentParser, *, rounds: int) -> None:
     parser.add_argument("--rounds", type=int, default=rounds, help=f"of each, taking turns; default {rounds}")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of those compared, only these")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures to this file, a line each")
+
+
+def check_device(device: str) -> None:
+    """ends the command if PyTorch finds no such device"""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.exit(f"--device cuda: PyTorch {torch.__version__} finds no GPU here")
 
 
 def installed(makers: Mapping[str, Callable[[], Made]], only: Iterable[str] | None = None) -> dict[str, Made]:

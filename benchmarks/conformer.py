@@ -34,7 +34,7 @@ if "cuda" in sys.argv:
     os.environ["DISABLE_CUDA"] = "0"
 
 # isort: split
-from benchmarks._common import Comparison, add_options, gemm_rate, installed, measure, report, versions
+from benchmarks._common import Comparison, add_options, check_device, gemm_rate, installed, measure, report, versions
 
 # isort: split
 import numpy as np
@@ -234,6 +234,7 @@ def compare(model: str, makers: Mapping[str, Callable[[], Encoder]]) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     add_options(parser, rounds=5)
     args = parser.parse_args()
+    check_device(args.device)
     torch.set_num_threads(1)
     print(versions("torch", "returnn", "torchaudio", "espnet", "speechbrain"))
     if args.device == "cpu":

@@ -75,6 +75,24 @@ def test_encoders(
     assert all(value > 0.0 for value in training["medians"].values()) and inference["ratio"] is None
 
 
+def test_graph_capture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """what there is of it without a GPU; that the encoder can be captured: tests/nn/test_graph_capture.py"""
+    options = ["--steps", "2", "--seconds", "0.5", "--batch", "2", "--layers", "1", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["graph_capture.py", *options])
+    runpy.run_path(str(BENCHMARKS / "graph_capture.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "A graph wants --device cuda." in out and "training step, 2 x 0.5 s, cpu\n  eager " in out
+
+
+@pytest.mark.parametrize("script", ["conformer.py", "graph_capture.py"])
+def test_no_gpu(script: str, monkeypatch: pytest.MonkeyPatch, one_thread: None):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [script, "--device", "cuda"])
+    monkeypatch.setenv("DISABLE_CUDA", "1")  # what the script changes is put back
+    with pytest.raises(SystemExit, match="--device cuda: PyTorch .* finds no GPU here"):
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+
+
 def test_log_mel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, one_thread: None):
     monkeypatch.setattr(sys, "argv", ["log_mel.py", "--seconds", "0.2", "--batch", "2", "--rounds", "1"])
     runpy.run_path(str(BENCHMARKS / "log_mel.py"), run_name="__main__")

@@ -29,7 +29,7 @@ class FusedBatchNorm(BatchNorm):
         if (
             self.in_dim not in source.dims
             or not is_on_torch(source, self.gamma)
-            or source.raw_tensor.device.type != "cpu"
+            or not _reads(source.raw_tensor.device)
         ):
             return super().__call__(source)
         raw, dims = raw_of(source, self.in_dim)
@@ -38,7 +38,7 @@ class FusedBatchNorm(BatchNorm):
 
     def fits(self, frames: Frames) -> bool:
         """see :mod:`.frames`"""
-        return frames.fit(self.gamma) and frames.device == "cpu"
+        return frames.fit(self.gamma) and _reads(frames.device)
 
     def on_rows(self, rows: torch.Tensor, dims: Sequence[Dim]) -> torch.Tensor:
         """
@@ -78,6 +78,11 @@ class FusedBatchNorm(BatchNorm):
         """:return: gamma, beta, running mean and variance"""
         parameters = self.gamma, self.beta, self.running_mean, self.running_variance
         return [parameter_of(x, self.in_dim) for x in parameters]
+
+
+def _reads(device: torch.device | str) -> bool:
+    """:return: whether how many frames are valid is known there at once, as on no GPU and in no recorded graph"""
+    return str(device) == "cpu" and not rf.is_static_traceable()
 
 
 def _valid_rows(dims: Sequence[Dim]) -> torch.Tensor | None:
