@@ -20,11 +20,12 @@ from typing import Any
 # name -> script, options, options of a quick look
 JOBS: dict[str, tuple[str, list[str], list[str]]] = {
     "conformer": ("conformer.py", [], ["--rounds", "1"]),
-    "conformer-1s": ("conformer.py", ["--seconds", "1", "--batch", "1", "--rounds", "30"], ["--rounds", "3"]),
+    "conformer-1s": ("conformer.py", ["--seconds", "1", "--batch", "1", "--rounds", "60"], ["--rounds", "3"]),
     "conformer-bfloat16": ("conformer.py", ["--precision", "bfloat16"], ["--rounds", "1"]),
     "e-branchformer": ("e_branchformer.py", [], ["--rounds", "1"]),
     "lstm": ("lstm.py", [], ["--rounds", "1"]),
     "log-mel": ("log_mel.py", [], ["--rounds", "3"]),
+    "log-mel-1s": ("log_mel.py", ["--seconds", "1", "--batch", "1", "--rounds", "100"], ["--rounds", "3"]),
     "search": ("search.py", [], ["--rounds", "1", "--steps", "20"]),
     "ctc-search": ("ctc_search.py", [], ["--rounds", "1", "--utterances", "2"]),
     "transducer-loss": ("transducer_loss.py", [], ["--rounds", "1", "--frames", "50"]),
