@@ -4,6 +4,9 @@ Conformers whose layers are computed on rows: gradients, other types, parts that
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -210,3 +213,17 @@ def test_rotary_conformer(train):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = run_encoder(fused, [30, 41], train=False, out_dtype=torch.bfloat16)["out"]
     np.testing.assert_allclose(half, run_encoder(fused, [30, 41])["out"], atol=0.15)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies(copied):
+    """of the class of the original, with its parameters and results"""
+    encoder = nn.fuse(make_encoder())
+    expected = run_encoder(encoder, [30, 41], grad=False)["out"]
+    other = copied(encoder)
+    assert [type(part) for part in other.modules()] == [type(part) for part in encoder.modules()]
+    for (name, old), (same_name, new) in zip(encoder.named_parameters(), other.named_parameters(), strict=True):
+        assert name == same_name
+        new.raw_tensor.data.copy_(old.raw_tensor.data)
+        new.auxiliary = old.auxiliary  # which RETURNN does not pickle
+    np.testing.assert_array_equal(run_encoder(other, [30, 41], grad=False)["out"], expected)
