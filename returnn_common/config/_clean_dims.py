@@ -33,6 +33,7 @@ class CleanDims:
         self._canonical = {id(dim): representatives.setdefault(dim, dim.get_same_base()) for dim in self._used}
         self._canonical.update((id(dim), dim) for dim in own)
         self._clean: dict[int, Dim] = {id(dim): dim for dim in own}
+        self._kinds: dict[str, Any] = {dim.name or "unnamed": _kind(dim) for dim in own}
 
     def clean(self, dim: Dim) -> Dim:
         """
@@ -45,9 +46,25 @@ class CleanDims:
             return dim
         canonical = self._canonical[id(dim)]
         if id(canonical) not in self._clean:
-            self._clean[id(canonical)] = self._make(canonical)
+            self._clean[id(canonical)] = self._with_name(self._make(canonical))
         clean = self._clean[id(canonical)]
         return clean.copy(match_priority=dim.match_priority) if dim.match_priority else clean
+
+    def _with_name(self, dim: Dim) -> Dim:
+        """
+        :return: the dim; or another one of another name, if it has none, or if another dim has it which is of another
+            kind. RETURNN could not sort them when it builds the layers.
+        """
+        name, number = dim.name or "unnamed", 1
+        while self._kinds.setdefault(name, _kind(dim)) != _kind(dim):
+            number += 1
+            name = f"{dim.name or 'unnamed'}_{number}"
+        if name == dim.name:
+            return dim
+        made = Dim(dim.dimension if dim.is_static() else dim.dyn_size_ext, name=name, kind=dim.kind)
+        if dim._extra is not None:
+            made._make_extra().derived_from_op = dim.derived_from_op
+        return made
 
     def _make(self, dim: Dim) -> Dim:
         operation = dim.derived_from_op
@@ -70,6 +87,10 @@ class CleanDims:
         if dim.derived_from_tag is not None:
             made._make_extra().derived_from_tag = self.clean(dim.derived_from_tag)
         return made
+
+
+def _kind(dim: Dim) -> tuple[Any, bool]:
+    return dim.kind, dim.is_static()
 
 
 def map_dims(value: Any, func: Callable[[Dim], Dim]) -> Any:

@@ -148,6 +148,7 @@ def _restored_globals(behavior_version: int) -> Iterator[None]:
     """RETURNN keeps much in globals; nothing that was there before has any influence, and all is there again after."""
     import returnn.frontend as rf
     from returnn.frontend import _backend, rand, run_ctx
+    from returnn.tensor import _dim_extra
     from returnn.tf.frontend_layers import Layer
     from returnn.tf.frontend_layers import layer as layer_module
     from returnn.util.basic import BehaviorVersion
@@ -158,7 +159,9 @@ def _restored_globals(behavior_version: int) -> Iterator[None]:
     contexts = run_ctx._run_ctx, run_ctx._init_run_ctx
     layers = list(Layer._stack), Layer._recent
     frame = layer_module._AutoSetupNameCtxPrevTopFrame
+    compared = _dim_extra.dim_cmp_value
     try:
+        _dim_extra.dim_cmp_value = lambda dim: repr(compared(dim))  # else not all can be compared
         Layer._stack[:], Layer._recent = [], None
         layer_module._AutoSetupNameCtxPrevTopFrame = None
         run_ctx._run_ctx = run_ctx._init_run_ctx = None
@@ -174,3 +177,4 @@ def _restored_globals(behavior_version: int) -> Iterator[None]:
         run_ctx._run_ctx, run_ctx._init_run_ctx = contexts
         Layer._stack[:], Layer._recent = layers
         layer_module._AutoSetupNameCtxPrevTopFrame = frame
+        _dim_extra.dim_cmp_value = compared

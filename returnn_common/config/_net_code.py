@@ -114,7 +114,7 @@ class NetCode:
     """
 
     def __init__(self, names: Mapping[str, Dim], *, values: Any = ()):
-        self.dims = DimsCode(reserved=RESERVED_NAMES, names=names)
+        self.dims = DimsCode(reserved=RESERVED_NAMES, names=names, name_all=True)
         self._order = SetOrder([*names.values(), *ordered_dims(values)])
         self._known: dict[str, Hashable] = {}
         self._reserved = {*RESERVED_NAMES, *names}

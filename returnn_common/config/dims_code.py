@@ -50,13 +50,22 @@ class DimsCode:
 
     :param reserved: names which no dim may get
     :param names: name -> dim, of dims that have a name already; they are declared first, in this order
+    :param name_all: whether a dim without a name gets the one that it has in the code: RETURNN's layers need one
     :param sizes: whether the dims on which the lengths of a dynamic dim depend are written as well, where that is not
         the batch dim alone
     """
 
-    def __init__(self, *, reserved: Iterable[str] = (), names: Mapping[str, Dim] | None = None, sizes: bool = True):
+    def __init__(
+        self,
+        *,
+        reserved: Iterable[str] = (),
+        names: Mapping[str, Dim] | None = None,
+        sizes: bool = True,
+        name_all: bool = False,
+    ):
         self.lines: list[str] = []
         self._sizes = sizes
+        self._name_all = name_all
         self._reserved = {*reserved, *(names or {}), "batch_dim", "single_step_dim"}
         self._given = {dim: name for name, dim in (names or {}).items()}
         self._names: dict[Dim, str] = {}
@@ -119,14 +128,14 @@ class DimsCode:
         operation = dim.derived_from_op or base.derived_from_op
         if operation is None or operation.kind == "constant":
             name = self._given.get(dim) or self._unique_name(_clean(base.name))
-            code = self._root(dim, base)
+            code = self._root(dim, base, default_name=name.removesuffix("_dim") if self._name_all else None)
         else:
             name, code = self._derived(dim, operation)
         self._names[dim] = name
         self.lines.append(f"{name} = {code}")
         self._made[name] = eval(code, self._made)  # noqa: S307 of what is written above
 
-    def _root(self, dim: Dim, base: Dim) -> str:
+    def _root(self, dim: Dim, base: Dim, *, default_name: str | None) -> str:
         """:return: constructor of a dim that is not derived by an operation"""
         self._imports.add((_TENSOR, "Dim"))
         size: Any = base.dimension
@@ -135,7 +144,8 @@ class DimsCode:
             self._imports.add((_TENSOR, "Tensor"))
             over = ", ".join(self.ref(d) for d in lengths.dims)
             size = f'Tensor({quote(lengths.name)}, dims=[{over}], dtype="{lengths.dtype}")'
-        options = {"name": quote(base.name) if base.name else None}
+        dim_name = base.name or default_name
+        options = {"name": quote(dim_name) if dim_name else None}
         options["kind"] = f"Dim.Types.{base.kind.name.capitalize()}" if base.kind else None
         options["capacity"] = str(base.capacity) if base.capacity not in (None, base.dimension) else None
         extra = base._extra

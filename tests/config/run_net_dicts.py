@@ -3,9 +3,9 @@ Runs net dicts from their source, in a process where returnn_common can't be imp
 
     python run_net_dicts.py FOLDER
 
-For each NAME.npz there (inputs ``in/...``, lengths ``size/...``, parameters ``param/...``): NAME.forward.py is built,
-gets the parameters, and NAME.out.npz gets what it puts out and the lengths; NAME.train.py, if it's there, is trained
-for some steps, and NAME.loss.npz gets the losses.
+For each NAME.npz there (inputs ``in/...``, lengths ``size/...``, parameters ``param/...``): NAME.forward.py, if it's
+there, is built, gets the parameters, and NAME.out.npz gets what it puts out and the lengths; NAME.train.py, if it's
+there, is trained for some steps, and NAME.loss.npz gets the losses.
 """
 
 import contextlib
@@ -107,7 +107,8 @@ def main(folder: Path):
     """see above"""
     for path in sorted(folder.glob("*.data.npz")):
         name, data = path.name.removesuffix(".data.npz"), dict(np.load(path))
-        np.savez(folder / f"{name}.out.npz", **_forward(folder / f"{name}.forward.py", data))
+        if (folder / f"{name}.forward.py").exists():
+            np.savez(folder / f"{name}.out.npz", **_forward(folder / f"{name}.forward.py", data))
         if (folder / f"{name}.train.py").exists():
             (folder / f"{name}.loss.json").write_text(json.dumps(_train(folder / f"{name}.train.py", data)))
         print(name, flush=True)
