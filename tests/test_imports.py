@@ -35,7 +35,7 @@ MAY_IMPORT = {
     **{part: ["nn"] for part in PARTS},
     "models": ["nn", "search", *PARTS],
     "training": ["nn"],
-    "recog": ["nn", "search", "training"],
+    "recog": ["nn"],
     "datasets": ["data"],
     "sis": ["config", "datasets"],
 }

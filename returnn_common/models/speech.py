@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from .. import nn
 from .encoder.conformer import make_conformer_encoder
 from .features import LogMel
+from .fusion import FusionParts
 from .specaugment import SpecAugment
 
 # Without SpeechModel, which is what the models here have in common, and no model by itself.
@@ -65,6 +66,8 @@ class SpeechModel(nn.Module):
     :param specaugment: of the features; None: none
     :param encoder: see :class:`returnn_common.nn.Encoder`
     """
+
+    fusion_parts = FusionParts
 
     def __init__(self, *, features: LogMel | None, specaugment: SpecAugment | None, encoder: nn.Encoder):
         super().__init__()

@@ -11,6 +11,7 @@ from ..nn.checks import check_probability
 from ..search import DecoderScorer, Hypotheses, Scorer, beam_search, combine
 from .decoder.transformer import make_transformer_decoder
 from .encoder.transformer import make_transformer_text_encoder
+from .fusion import FusionParts
 from .hypothesis_parts import score_parts
 
 __all__ = ["Transformer", "make_transformer"]
@@ -26,6 +27,8 @@ class Transformer(nn.Module):
     :param eos: index of the end of sentence there; may equal ``bos``
     :param label_smoothing: see :func:`returnn_common.nn.smoothed_cross_entropy`
     """
+
+    fusion_parts = FusionParts
 
     def __init__(self, *, encoder: nn.Encoder, decoder: nn.Decoder, bos: int, eos: int, label_smoothing: float = 0.1):
         super().__init__()

@@ -1,13 +1,17 @@
 """
-Begin and end of sentence around label sequences, alike on every engine.
+Begin and end of sentence: around label sequences, alike on every engine, and among the labels that are scored.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-__all__ = ["with_bos_eos"]
+from .dims import FeatureDim
+
+__all__ = ["scored_labels", "with_bos_eos"]
 
 
 def with_bos_eos(labels: Tensor, *, spatial_dim: Dim, bos: int, eos: int) -> tuple[Tensor, Tensor, Dim]:
@@ -38,3 +42,16 @@ def with_bos_eos(labels: Tensor, *, spatial_dim: Dim, bos: int, eos: int) -> tup
     is_label = rf.compare(positions, "<", sizes, allow_broadcast_all_sources=True)
     end = rf.constant(eos, dims=(), dtype=labels.dtype, sparse_dim=vocab_dim, device=labels.device)
     return previous, rf.where(is_label, targets, end), out_dim
+
+
+def scored_labels(model: Any, *, size: int) -> tuple[Dim, int, int]:
+    """
+    :param model: with a ``decoder``, its labels are scored; else (CTC, transducers) those of ``vocab_dim``, and end of
+        sentence behind them
+    :param size: labels of the targets
+    :return: dim of the labels that a scorer beside the model has, begin and end of sentence
+    """
+    decoder = getattr(model, "decoder", None)
+    if decoder is None:
+        return FeatureDim("labels-and-end", size + 1), size, size
+    return decoder.vocab_dim, model.bos, model.eos

@@ -13,8 +13,8 @@ from returnn_common.datasets import SequenceTask
 from returnn_common.models.transformer import make_transformer
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
-from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
+from returnn_common.training.language_model import with_language_models
 from returnn_common.training.resume import exact_resume
 
 options = Options(

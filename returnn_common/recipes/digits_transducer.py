@@ -25,12 +25,12 @@ from returnn_common.models.features import LogMel
 from returnn_common.models.transducer import TransducerModel
 from returnn_common.recog import recog_callback as forward_callback  # noqa: F401
 from returnn_common.recog import recog_step as forward_step  # noqa: F401
-from returnn_common.recog.language_model import with_language_models
 from returnn_common.training import train_step, warmup_decay  # noqa: F401
 from returnn_common.training.checkpoints import read_checkpoint
 from returnn_common.training.distributed import distributed_training
 from returnn_common.training.import_weights import load_parameters, part_of
 from returnn_common.training.jax_buckets import jax_buckets
+from returnn_common.training.language_model import with_language_models
 from returnn_common.training.precision import mixed_precision
 from returnn_common.training.resume import exact_resume
 

@@ -13,10 +13,11 @@ from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 
 from .. import nn
+from ..nn.config_dict import read_dict
 from .alignment_files import AlignmentHdf, AlignmentNotes, ctm_lines, frame_labels, soft_frames, write_lines
 from .fusion import fusion_of
 from .label_text import label_text
-from .search_options import read_dict, read_search_options
+from .search_options import read_search_options
 from .times import frame_shift, word_times
 from .transcribe import can_align
 from .vocabulary import config_vocab

@@ -1,6 +1,7 @@
 """
 What takes part in a search beside the model, as a config's ``search_options`` say: language models, phrases that are
 expected, a list of the words that there are. Together they are one scorer, for any model whose ``search`` takes ``lm``.
+The model's ``fusion_parts`` make it, see :class:`returnn_common.models.fusion.FusionParts`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from typing import Any
 from returnn.config import Config
 
 from .. import nn
-from ..search import Hypotheses, LexiconScorer, PhraseBias, Scorer, combine, read_arpa, score_labels, spell_words
-from .ngram_lm import NgramLm
+from ..nn.labels import scored_labels
 from .search_options import LANGUAGE_MODELS, SearchOptions, check_search_options
-from .vocabulary import TargetLabels, config_labels, scored_labels
+from .vocabulary import TargetLabels, config_labels
 
 __all__ = ["Fusion", "fusion_of", "part_names", "part_scales", "scale_options"]
 
@@ -35,12 +35,12 @@ class Fusion:
 
     arguments: Mapping[str, Any]
     lm: Any
-    parts: Mapping[str, Scorer]
+    parts: Mapping[str, Any]
     bos: int | None
     eos: int | None
 
     def score_parts(
-        self, model: Any, hypotheses: Hypotheses, source: nn.Tensor, *, in_spatial_dim: nn.Dim
+        self, model: Any, hypotheses: Any, source: nn.Tensor, *, in_spatial_dim: nn.Dim
     ) -> dict[str, nn.Tensor]:
         """
         :param model: with ``score_hypotheses``
@@ -59,14 +59,16 @@ class Fusion:
         for name, scorer in self.parts.items():
             assert self.bos is not None and self.eos is not None
             labels = nn.set_sparse_dim(hypotheses.labels, scorer.vocab_dim)
-            found[name] = score_labels(scorer, labels, spatial_dim=hypotheses.spatial_dim, bos=self.bos, eos=self.eos)
+            found[name] = _maker(model).score_labels(
+                scorer, labels, spatial_dim=hypotheses.spatial_dim, bos=self.bos, eos=self.eos
+            )
         return found
 
 
 def fusion_of(model: Any, options: SearchOptions, config: Config) -> Fusion:
     """
     :param model: with a method ``search``; language models that are folders are its ``recog_lm`` and
-        ``recog_transcript_lm``, see :func:`.language_model.with_language_models`
+        ``recog_transcript_lm``, see :func:`returnn_common.training.language_model.with_language_models`
     :param options: see :func:`.search_options.read_search_options`
     :param config: for the vocabulary
     :return: made once for each model and options
@@ -92,16 +94,18 @@ def _make_fusion(model: Any, options: SearchOptions, labels: TargetLabels | None
     if has_words or len(lms) > 1 or (lms and hasattr(model, "decoder")):
         vocab_dim, bos, eos = _common_labels(model, lms, labels)
         if has_words:
-            scorers.update(_make_word_scorers(options, labels, vocab_dim=vocab_dim, eos=eos))
+            scorers.update(_make_word_scorers(model, options, labels, vocab_dim=vocab_dim, eos=eos))
         if scored and "phrases" in scorers:
             # Of which the scale is the bonus.
             once = dataclasses.replace(options, phrase_bonus=1.0, word_list=None)
-            parts["phrases"], _ = _make_word_scorers(once, labels, vocab_dim=vocab_dim, eos=eos)["phrases"]
+            parts["phrases"], _ = _make_word_scorers(model, once, labels, vocab_dim=vocab_dim, eos=eos)["phrases"]
     arguments: dict[str, Any] = {}
     if scorers:
         if not _takes(model.search, "lm"):
             raise ValueError(f"search_options: {type(model).__name__}.search takes no lm, so that nothing can be added")
-        lm, lm_scale = scorers["lm"] if scorers.keys() == {"lm"} else (combine(list(scorers.values())), 1.0)
+        lm, lm_scale = (
+            scorers["lm"] if scorers.keys() == {"lm"} else (_maker(model).combine(list(scorers.values())), 1.0)
+        )
         taken = inspect.signature(model.search).parameters
         ends = {name: label for name, label in (("bos", bos), ("eos", eos)) if name in taken}
         arguments = {"lm": lm, "lm_scale": lm_scale, **ends}
@@ -109,19 +113,30 @@ def _make_fusion(model: Any, options: SearchOptions, labels: TargetLabels | None
 
 
 def _make_word_scorers(
-    options: SearchOptions, labels: TargetLabels | None, *, vocab_dim: nn.Dim, eos: int
-) -> dict[str, tuple[Scorer, float]]:
+    model: Any, options: SearchOptions, labels: TargetLabels | None, *, vocab_dim: nn.Dim, eos: int
+) -> dict[str, tuple[Any, float]]:
     """:return: with their scales"""
     if labels is None:
         raise ValueError("search_options: phrases and word_list need a vocabulary, extern_data[target]['vocab']")
-    found: dict[str, tuple[Scorer, float]] = {}
+    make = _maker(model)
+    found: dict[str, tuple[Any, float]] = {}
     if options.phrases is not None:
-        phrases = _spell("phrases", options.phrases, labels)
-        found["phrases"] = (PhraseBias(phrases, vocab_dim, bonus=options.phrase_bonus or 0.0, eos=eos), 1.0)
+        phrases = _spell("phrases", options.phrases, labels, make=make)
+        found["phrases"] = (make.phrase_bias(phrases, vocab_dim, bonus=options.phrase_bonus or 0.0, eos=eos), 1.0)
     if options.word_list is not None:
-        words = _spell("word_list", options.word_list, labels)
-        found["word_list"] = (LexiconScorer(words, vocab_dim, eos=eos, separator=labels.separator), 1.0)
+        words = _spell("word_list", options.word_list, labels, make=make)
+        found["word_list"] = (make.lexicon_scorer(words, vocab_dim, eos=eos, separator=labels.separator), 1.0)
     return found
+
+
+def _maker(model: Any) -> Any:
+    """:return: what makes scorers"""
+    if not hasattr(model, "fusion_parts"):
+        raise ValueError(
+            f"search_options: {type(model).__name__} has no fusion_parts, which makes what takes part in its search; "
+            "see returnn_common.models.fusion.FusionParts"
+        )
+    return model.fusion_parts
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -151,16 +166,16 @@ def _find_lm(model: Any, name: str, options: SearchOptions, labels: TargetLabels
         raise ValueError(f"{name} {path}: no such folder or file")
     raise ValueError(
         f"{name} {path}: the model has no recog_{name}; in the config, put @with_language_models (of "
-        "returnn_common.recog.language_model) before get_model"
+        "returnn_common.training.language_model) before get_model"
     )
 
 
-def _read_ngram_lm(path: str, model: Any, *, labels: TargetLabels | None, name: str) -> NgramLm:
+def _read_ngram_lm(path: str, model: Any, *, labels: TargetLabels | None, name: str) -> Any:
     """:param labels: of the model, which are the words of the file"""
     if labels is None:
         raise ValueError(f"{name} {path}: needs a vocabulary, extern_data[target]['vocab']")
     try:
-        ngram = read_arpa(path)
+        ngram = _maker(model).read_arpa(path)
     except (ValueError, OSError) as error:
         raise ValueError(f"{name} {path}: {error}") from None
     known = set(ngram.words) - {"<s>", "</s>", ngram.unknown_word}
@@ -170,7 +185,7 @@ def _read_ngram_lm(path: str, model: Any, *, labels: TargetLabels | None, name: 
             f"{name} {path}: its vocabulary is not that of the recogniser: {len(missing)} of {len(labels.names)} "
             f"labels are not among its {len(known)} words: {', '.join(map(repr, missing[:5]))}"
         )
-    return NgramLm(ngram, model, labels=labels.names)
+    return _maker(model).ngram_lm(ngram, model, labels=labels.names)
 
 
 def _common_labels(model: Any, lms: Mapping[str, Any], labels: TargetLabels | None) -> tuple[nn.Dim, int, int]:
@@ -187,7 +202,7 @@ def _common_labels(model: Any, lms: Mapping[str, Any], labels: TargetLabels | No
     return first
 
 
-def _spell(name: str, texts: str | tuple[str, ...], labels: TargetLabels) -> list[list[int]]:
+def _spell(name: str, texts: str | tuple[str, ...], labels: TargetLabels, *, make: Any) -> list[list[int]]:
     where = f"search_options: {name}"
     if isinstance(texts, str):
         where = f"{where} {texts}"
@@ -199,7 +214,7 @@ def _spell(name: str, texts: str | tuple[str, ...], labels: TargetLabels) -> lis
         if not texts:
             raise ValueError(f"{where}: expected at least one line with text, got none")
     try:
-        return spell_words([" ".join(text.split()) for text in texts], labels.encode)
+        return make.spell_words([" ".join(text.split()) for text in texts], labels.encode)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

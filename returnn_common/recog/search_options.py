@@ -5,7 +5,6 @@ model's own ``search``, and in which order its hypotheses are written.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import os
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from returnn.config import Config
+
+from ..nn.config_dict import read_dict
 
 __all__ = [
     "FUSED_OPTIONS",
@@ -26,7 +27,6 @@ __all__ = [
     "list_search_options",
     "make_paths_absolute",
     "parse_search_options",
-    "read_dict",
     "read_search_options",
 ]
 
@@ -230,23 +230,3 @@ def check_search_options(model: Any, options: SearchOptions):
                 f"search option {option!r}: {name}.search has no such option, it has {', '.join(known) or 'none'}; "
                 f"and there are {', '.join((*FUSED_OPTIONS, *LIST_OPTIONS))}"
             )
-
-
-def read_dict(config: Config, name: str) -> dict[str, Any]:
-    """
-    :param config:
-    :param name: of an option that is a dict with names as keys, or its text
-    :return: empty if there is none
-    :raises ValueError: if it is something else
-    """
-    value = config.typed_value(name) if name in config.typed_dict else config.value(name, None)
-    if value in (None, ""):
-        return {}
-    if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            raise ValueError(f"{name}: expected a dict such as {{'lm_scale': 0.3}}, got {value!r}") from None
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{name}: expected a dict with names as keys, got {value!r}")
-    return dict(value)

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from returnn.config import Config
 from returnn.datasets.util.vocabulary import CharacterTargets, Utf8ByteTargets, Vocabulary
 
-from .. import nn
 from .label_text import label_text
 
-__all__ = ["TargetLabels", "config_labels", "config_vocab", "scored_labels"]
+__all__ = ["TargetLabels", "config_labels", "config_vocab"]
 
 
 @dataclass(frozen=True)
@@ -71,16 +69,3 @@ def _encoder(vocab: Vocabulary) -> Callable[[str], list[int]]:
         return ids
 
     return _encode
-
-
-def scored_labels(model: Any, *, size: int) -> tuple[nn.Dim, int, int]:
-    """
-    :param model: with a ``decoder``, its labels are scored; else (CTC, transducers) those of ``vocab_dim``, and end of
-        sentence behind them
-    :param size: labels of the targets
-    :return: dim of the labels that a scorer beside the model has, begin and end of sentence
-    """
-    decoder = getattr(model, "decoder", None)
-    if decoder is None:
-        return nn.FeatureDim("labels-and-end", size + 1), size, size
-    return decoder.vocab_dim, model.bos, model.eos

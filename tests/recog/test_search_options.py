@@ -11,8 +11,8 @@ import pytest
 from returnn.config import Config, get_global_config, global_config_ctx
 
 from returnn_common import nn
+from returnn_common.models.fusion import FusionParts
 from returnn_common.recog.fusion import fusion_of
-from returnn_common.recog.language_model import recipe_model, with_language_model
 from returnn_common.recog.search_options import (
     FUSED_OPTIONS,
     LIST_OPTIONS,
@@ -23,6 +23,7 @@ from returnn_common.recog.search_options import (
 )
 from returnn_common.recog.vocabulary import config_labels
 from returnn_common.search import LexiconScorer, PhraseBias
+from returnn_common.training.language_model import recipe_model, with_language_model
 
 
 class _Scorer:
@@ -31,6 +32,8 @@ class _Scorer:
 
 
 class _Model:
+    fusion_parts = FusionParts
+
     def __init__(self, lm: Any = None):
         if lm is not None:
             self.recog_lm = lm
@@ -119,6 +122,7 @@ def test_options_of_any_search():
 
 
 class _Alone:
+    fusion_parts = FusionParts
     vocab_dim = nn.FeatureDim("labels", 2)
 
     def search(self, source, *, in_spatial_dim, beam_size=1):
@@ -142,6 +146,11 @@ class _Alone:
             _Decoder(SimpleNamespace(scorer=lambda: _Scorer(3), bos=1, eos=2)),
             {"lm_scale": 1},
             "lm does not fit the model: it has 3 labels, begin 1, end 2, not 3 labels, begin 2, end 2",
+        ),
+        (
+            SimpleNamespace(search=_Model().search),
+            {"word_list": ["A"]},
+            "SimpleNamespace has no fusion_parts, which makes what .*; see returnn_common.models.fusion",
         ),
         (_Alone(), {"word_list": ["A"]}, "search_options: _Alone.search takes no lm, so that nothing can be added"),
     ],

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...nn.config_dict import read_dict
 from ...recog.components import LENGTH_EXPONENT
 from ...recog.fusion import fusion_of, part_names, part_scales
-from ...recog.language_model import TrainedLanguageModel, add_language_models
 from ...recog.search_options import (
     FUSED_OPTIONS,
     LANGUAGE_MODELS,
     SearchOptions,
     make_paths_absolute,
     parse_search_options,
-    read_dict,
 )
+from ...training.language_model import TrainedLanguageModel, add_language_models
 from ..errors import CommandError
 from ..run.finished import TrainedRun, choose_checkpoint, find_data, load_run
 from ..run.folder import read_json

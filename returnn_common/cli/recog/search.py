@@ -56,7 +56,7 @@ def config_code(request: Request) -> str:
     ]
     if LANGUAGE_MODELS.keys() & options.keys():
         lines += [
-            "from returnn_common.recog.language_model import with_language_models",
+            "from returnn_common.training.language_model import with_language_models",
             "get_model = with_language_models(get_model)",
         ]
     return "\n".join(lines) + "\n"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...recog.fusion import fusion_of
-from ...recog.language_model import add_language_models
 from ...recog.search_options import make_paths_absolute, read_search_options
+from ...training.language_model import add_language_models
 from ..errors import CommandError
 from ..recog.request import parse_option, search_options_of
 from ..run_model import RunModel

@@ -12,8 +12,8 @@ import pytest
 from returnn.config import Config, global_config_ctx
 
 from returnn_common import nn
-from returnn_common.recog.language_model import TrainedLanguageModel, with_language_model, with_language_models
 from returnn_common.training.checkpoints import find_last_checkpoint, list_epochs, read_checkpoint
+from returnn_common.training.language_model import TrainedLanguageModel, with_language_model, with_language_models
 
 torch = pytest.importorskip("torch")
 
@@ -112,7 +112,7 @@ def test_a_model_that_has_one_already(tmp_path: Path):
 def test_config_with_it_can_be_pickled(tmp_path: Path):
     """as RETURNN does it for the processes that load data"""
     (tmp_path / "config.py").write_text(
-        "#!rnn.py\nfrom returnn_common.recog.language_model import with_language_model, with_language_models\n"
+        "#!rnn.py\nfrom returnn_common.training.language_model import with_language_model, with_language_models\n"
         "size = 3\n@with_language_models\ndef get_model(**_):\n    return size\n"
         "def make_lm(model, **_):\n    return size\n"
         "other = with_language_model(get_model, make_lm)\n"

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..nn.labels import scored_labels
 from ..search import NgramModel, NgramScorer
-from .vocabulary import scored_labels
 
 __all__ = ["NgramLm"]
 
 
 class NgramLm:
     """
-    Used like a :class:`returnn_common.models.language_model.LanguageModel`: it has ``scorer()``, ``bos`` and ``eos``,
+    Used like a :class:`.language_model.LanguageModel`: it has ``scorer()``, ``bos`` and ``eos``,
     but no parameters.
 
     :param ngram: of :func:`returnn_common.search.read_arpa`

@@ -1,5 +1,5 @@
 """
-A language model beside the model of a config, for its search.
+A language model beside the model of a config, for its search: one that a run has trained, or of any kind.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ from returnn.config import Config, get_global_config, set_global_config
 from returnn.datasets.util.vocabulary import Vocabulary
 
 from .. import nn
-from .search_options import read_search_options
-from .vocabulary import config_labels
+from ..nn.config_dict import read_dict
+from .checkpoints import find_last_checkpoint
+from .convert import convert_checkpoint
 
 __all__ = [
     "TrainedLanguageModel",
@@ -95,17 +97,32 @@ def add_language_models(model: Any, config: Config, *, backend: str) -> dict[str
     :raises ValueError: if it has such a submodule already, or see :class:`TrainedLanguageModel`
     """
     found = {}
-    scored = bool(config.value("recog_components_file", None))
-    for option, (path, _) in read_search_options(config).language_models(scored=scored).items():
-        name = f"recog_{option}"
-        if Path(path).is_file():
-            continue
+    target = config.typed_value("extern_data", {}).get(config.value("target", "classes"), {})
+    for option, path in _asked_for(config).items():
         lm = TrainedLanguageModel(path, option=option)
-        labels = config_labels(config)
-        module = lm.make_model(backend, labels=None if labels is None else labels.names)
-        _add(model, name, module, owner="with_language_models")
-        found[name] = lm
+        module = lm.make_model(backend, labels=_labels_of(target))
+        _add(model, f"recog_{option}", module, owner="with_language_models")
+        found[f"recog_{option}"] = lm
     return found
+
+
+def _asked_for(config: Config) -> dict[str, str]:
+    """:return: by option, the folders that are used; whatever else ``search_options`` say is for ``recog_step``"""
+    options = read_dict(config, "search_options")
+    scored = options.get("rescore") or config.value("recog_components_file", None)
+    return {
+        name: os.fspath(options[name])
+        for name, scale in (("lm", "lm_scale"), ("transcript_lm", "transcript_lm_scale"))
+        if options.get(name) and (options.get(scale) or scored) and not Path(options[name]).is_file()
+    }
+
+
+def _labels_of(data: Mapping[str, Any]) -> list[str] | None:
+    """:return: names of the labels of an entry of ``extern_data``, if it has a vocabulary"""
+    vocab = data.get("vocab")
+    if isinstance(vocab, dict):
+        vocab = Vocabulary.create_vocab(**vocab)
+    return None if vocab is None else [str(label) for label in vocab.labels]
 
 
 def _add(model: Any, name: str, module: Any, *, owner: str):
@@ -151,9 +168,8 @@ class TrainedLanguageModel:
         namespace = self._execute(backend)
         if getattr(namespace.get("dataset"), "evaluation", None) != "perplexity":
             raise ValueError(f"{self.what}: expected the run of a language model, but {self.name} is a recogniser")
-        source = namespace.get("extern_data", {}).get(namespace.get("default_input", "data"), {}).get("vocab")
-        if labels is not None and source is not None:
-            own = [str(label) for label in Vocabulary.create_vocab(**source).labels]
+        own = _labels_of(namespace.get("extern_data", {}).get(namespace.get("default_input", "data"), {}))
+        if labels is not None and own is not None:
             self._check_labels(own, labels)
         return namespace["get_model"](epoch=1, step=0)
 
@@ -175,8 +191,6 @@ class TrainedLanguageModel:
         :return: the average of its last epochs, or the last epoch where it has not ended; without suffix
         :raises ValueError: if there is none
         """
-        from ..training.checkpoints import find_last_checkpoint
-
         try:
             num_epochs = int(self._execute(self.backend)["num_epochs"])
             return find_last_checkpoint(self.path / "checkpoints", num_epochs=num_epochs)
@@ -191,8 +205,6 @@ class TrainedLanguageModel:
             this process
         :raises ValueError: if there is none
         """
-        from ..training.convert import convert_checkpoint
-
         checkpoint = self.last_checkpoint()
         if backend == self.backend:
             return checkpoint
@@ -209,7 +221,7 @@ def with_language_model(get_model: Callable[..., Any], make_lm: Callable[..., An
 
     The language model becomes the submodule ``recog_lm``, so that RETURNN loads its parameters with those of the model,
     from one checkpoint with both, see :func:`returnn_common.training.merge.merge_checkpoints`, or by
-    ``preload_from_files``; and :func:`recog_step` uses it.
+    ``preload_from_files``; and ``recog_step`` uses it.
 
     :param get_model: RETURNN's
     :param make_lm: likewise, but it gets the model as its first argument; what it returns has ``scorer()``, ``bos`` and

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_common import nn
-from returnn_common.recog.ngram_lm import NgramLm
+from returnn_common.models.ngram_lm import NgramLm
 from returnn_common.search import read_arpa, score_labels
 
 pytest.importorskip("torch")
