@@ -232,7 +232,9 @@ def test_errors():
     sizes: dict[str, Any] = {"num_layers": 1, "out_dim": 8, "num_heads": 2, "subsampling_channels": 4}
     for make, name in [(make_ctc_model, "CtcModel"), (make_transducer_model, "TransducerModel")]:
         model = make(FEATURES, VOCAB, encoder=make_conformer_encoder(FEATURES, **sizes))
-        with pytest.raises(ValueError, match=f"{name}: expected an encoder that has a step .* got ConformerEncoder"):
+        with pytest.raises(
+            ValueError, match=f"{name}: expected an encoder that has a step .* got FusedConformerEncoder"
+        ):
             model.stream(batch_dims=[])
         model = _make("ctc" if make is make_ctc_model else "lstm", FEATURES, VOCAB)
         stream, time = model.stream(batch_dims=[]), nn.Dim(3, name="time")
