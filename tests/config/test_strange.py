@@ -17,6 +17,7 @@ import pytest
 import returnn.frontend as rf
 from returnn.tensor import Tensor, batch_dim
 
+from benchmarks.config import make_config
 from returnn_common import nn
 from returnn_common.config import diff, make_net_dict, make_staged_net_dict, read, to_python
 from returnn_common.sis import stable_hash
@@ -84,11 +85,27 @@ def _on_pytorch(config: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[
     entry = config["extern_data"]["data"]
     sizes = Tensor("sizes", [batch_dim], "int32", raw_tensor=torch.tensor(arrays["size/time"]))
     entry["dims"][1].dyn_size_ext = sizes
+    batch_dim.dyn_size_ext = Tensor("batch", [], "int32", raw_tensor=torch.tensor(2, dtype=torch.int32))
     data = Tensor("data", entry["dims"], "float32", raw_tensor=torch.tensor(arrays["in/data"]))
     config["forward_step"](model, {"data": data})
     (output,) = rf.get_run_ctx().outputs.data.values()
+    batch_dim.dyn_size_ext = None
     parameters = {f"param/{name}": p.raw_tensor.detach().numpy() for name, p in model.named_parameters()}
     return output.raw_tensor.detach().numpy(), parameters
+
+
+def _run_without_us(folder: Path):
+    """see run_net_dicts.py"""
+    script = Path(__file__).with_name("run_net_dicts.py")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, str(script), str(folder)]
+    result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-4000:]}"
+
+
+def _assert_losses_fall(folder: Path, name: str):
+    losses = json.loads((folder / f"{name}.loss.json").read_text())
+    assert np.isfinite(losses).all() and losses[-1] < losses[0], f"{name}: {losses}"
 
 
 def test_without_us(tmp_path: Path):
@@ -103,17 +120,43 @@ def test_without_us(tmp_path: Path):
             arrays.update(parameters)
         (tmp_path / f"{name}.{'forward' if name in FORWARD else 'train'}.py").write_text(code)
         np.savez(tmp_path / f"{name}.data.npz", **arrays)
-    script = Path(__file__).with_name("run_net_dicts.py")
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(script), str(tmp_path)]
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-4000:]}"
+    _run_without_us(tmp_path)
     for name in TRAIN:
-        losses = json.loads((tmp_path / f"{name}.loss.json").read_text())
-        assert np.isfinite(losses).all() and losses[-1] < losses[0], f"{name}: {losses}"
+        _assert_losses_fall(tmp_path, name)
     for name, array in expected.items():
         found = dict(np.load(tmp_path / f"{name}.out.npz"))
         (key,) = (key for key in found if "/" not in key)
         np.testing.assert_array_equal(found[f"{key}/1"], [4, 3])
         np.testing.assert_allclose(found[key][0], array[0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(found[key][1, :3], array[1, :3], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow("RETURNN takes minutes to make the layers")
+@pytest.mark.parametrize("num_layers", [12])
+def test_a_large_model_without_us(num_layers: int, tmp_path: Path):
+    """Conformer with an attention decoder: no recursion limit to be set, and the loss falls"""
+    config = make_config(num_layers)
+
+    def forward_step(model, extern_data):
+        data = extern_data["data"]
+        encoded, time_dim = model.encoder(data, in_spatial_dim=data.dims[1])
+        rf.get_run_ctx().mark_as_output(encoded, "encoded", dims=[batch_dim, time_dim, model.encoder.out_dim])
+
+    forward = {**config, "forward_step": forward_step, "task": "forward"}
+    rng = np.random.default_rng(1)
+    arrays = {
+        "in/data": rng.normal(size=(2, 40, 80)).astype("float32"),
+        "in/classes": rng.integers(0, 1000, (2, 4)).astype("int32"),
+        "size/time": np.array([40, 33], "int32"),
+        "size/labels-time": np.array([4, 3], "int32"),
+    }
+    for name, made in (("train", make_net_dict(config)), ("forward", make_net_dict(forward))):
+        (tmp_path / f"aed.{name}.py").write_text(made.code)
+    _, parameters = _on_pytorch(forward, arrays)
+    arrays.update({name: value for name, value in parameters.items() if name.startswith("param/encoder.")})
+    np.savez(tmp_path / "aed.data.npz", **arrays)
+    _run_without_us(tmp_path)
+    _assert_losses_fall(tmp_path, "aed")
+    found = dict(np.load(tmp_path / "aed.out.npz"))
+    (key,) = (key for key in found if "/" not in key)
+    assert found[key].shape == (2, 10, 512) and np.isfinite(found[key]).all()
