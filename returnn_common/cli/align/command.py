@@ -16,7 +16,8 @@ from typing import Any
 from ...recog.search_options import FUSED_OPTIONS, LIST_OPTIONS
 from ..errors import CommandError
 from ..recog.folder import RecogFolder
-from ..recog.request import Asked, Request, check_request, checkpoint_name, make_model_of
+from ..recog.options import make_model_of
+from ..recog.request import Asked, Request, check_request, checkpoint_name
 from ..recog.search import Recognition, config_code, find_loadable_checkpoint, remove_checkpoint, run_returnn
 from ..run.command import check_backend
 from ..run.process import Runner, run_python

@@ -18,7 +18,8 @@ from ..run.process import Runner, run_python
 from ..run.recipe import BACKENDS
 from . import results, search, tune
 from .folder import RecogFolder
-from .request import Asked, Request, check_request, choose_splits, make_model_of
+from .options import make_model_of
+from .request import Asked, Request, check_request, choose_splits
 from .scales import PartScales, choose_points
 from .tune import Tuning
 

@@ -18,7 +18,8 @@ from ..run.distributed import failure
 from ..run.process import Runner
 from ..run.progress import ForwardProgress
 from .folder import RecogFolder
-from .request import Request, make_model_of
+from .options import make_model_of
+from .request import Request
 
 __all__ = [
     "Recognition",

@@ -16,7 +16,7 @@ from ...recog.tuning import TunedPoint, tune
 from ...recog.tuning_picture import draw_tuning
 from ..errors import CommandError
 from ..run.folder import write_json, write_text
-from .request import search_options_of
+from .options import search_options_of
 from .results import references_of
 from .scales import PartScales
 from .search import Recognition

@@ -153,7 +153,7 @@ def _search_settings(path: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
     :return: the setting, if it has paths that hold only in this working directory
     """
-    from ..recog.request import check_search, recipe_search_options
+    from ..recog.options import check_search, recipe_search_options
     from ..recog.scales import check_tuning
     from ..run_model import make_model
 
@@ -202,7 +202,7 @@ def _tuned_settings(run: Any) -> dict[str, str]:
     :return: the recipe's ``search_options`` with them, if there are such
     """
     from ..recog.command import tune_run
-    from ..recog.request import recipe_search_options, search_options_of
+    from ..recog.options import recipe_search_options, search_options_of
     from .finished import load_run
 
     trained = load_run(run.folder.path, backend=run.backend)

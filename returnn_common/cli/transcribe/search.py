@@ -12,7 +12,7 @@ from ...recog.fusion import fusion_of
 from ...recog.search_options import make_paths_absolute, read_search_options
 from ...training.language_model import add_language_models
 from ..errors import CommandError
-from ..recog.request import parse_option, search_options_of
+from ..recog.options import parse_option, search_options_of
 from ..run_model import RunModel
 
 __all__ = ["choose_search"]
