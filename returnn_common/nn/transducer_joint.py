@@ -101,6 +101,7 @@ def _by_block_torch(
         return [x.copy_compatible_to_dims_raw([block_dim, *dims]) for x in scores]
 
     def run(*parts: Any) -> list[Any]:
+        _settle_hooks()
         result = checkpoint(block, *parts, use_reentrant=False)
         assert isinstance(result, list)
         return result
@@ -110,6 +111,18 @@ def _by_block_torch(
     joined = [torch.cat(parts, dim=0) for parts in zip(*blocks, strict=True)]
     dtype = str(joined[0].dtype).removeprefix("torch.")
     return [Tensor("score", dims=[time_dim, *dims], dtype=dtype, raw_tensor=x) for x in joined]
+
+
+def _settle_hooks() -> None:
+    """
+    RETURNN's weight dropout changes how PyTorch's hooks on saved tensors are entered and left. Once its graph is gone, it
+    takes that back when the next one is entered; within a ``with``, that would be left in a way it wasn't entered.
+    """
+    import torch
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    hooks.__enter__()
+    hooks.__exit__()
 
 
 def _with_values(x: Tensor, first_dim: Dim, raw: Any) -> Tensor:

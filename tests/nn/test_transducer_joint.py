@@ -279,3 +279,18 @@ def test_joint_of_other_shape_is_refused():
     inputs = {name: x for name, x in _inputs().items() if name in ("enc", "pred", "y")}
     with pytest.raises(ValueError, match="expected the joint network's output with the dims .*frames.*, got Tensor"):
         run_on("torch", func, inputs, DIMS)
+
+
+def test_after_weight_dropout():
+    """RETURNN's, in a graph that is gone: its hooks are, too"""
+    expected = _run("joint", frames_per_block=2)
+    nn.select_backend_torch()
+    nn.init_train_step_run_ctx(train_flag=True, step=0)
+    dims = nn.FeatureDim("in", 3), nn.FeatureDim("out", 2)
+    linear = nn.Linear(*dims)
+    nn.weight_dropout(linear, "weight", drop_prob=0.5)
+    linear(nn.ones([nn.Dim(2, name="batch"), dims[0]], feature_dim=dims[0]))
+    del linear
+    found = _run("joint", frames_per_block=2)
+    for name, gradient in expected.grads.items():
+        np.testing.assert_array_equal(found.grads[name], gradient)

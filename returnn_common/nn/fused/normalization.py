@@ -26,7 +26,8 @@ def normalize_over_time(
     """
     import torch
 
-    num_frames: torch.Tensor | float = float(raw.shape[-2])
+    # No number: a single frame has no variance, so that a share in double precision would be seen in the result.
+    num_frames = raw.new_full((), raw.shape[-2])
     if padding is not None:
         padding = padding[..., None]
         raw = raw.masked_fill(padding, 0.0)
