@@ -115,8 +115,8 @@ def _by_block_torch(
 
 def _settle_hooks() -> None:
     """
-    RETURNN's weight dropout changes how PyTorch's hooks on saved tensors are entered and left. Once its graph is gone, it
-    takes that back when the next one is entered; within a ``with``, that would be left in a way it wasn't entered.
+    RETURNN's weight dropout changes how PyTorch's hooks on saved tensors are entered and left. Once its graph is gone,
+    it takes that back when the next one is entered; in a ``with``, that one would be left in a way it wasn't entered.
     """
     import torch
 
