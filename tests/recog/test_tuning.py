@@ -158,10 +158,15 @@ def test_file(tmp_path: Path):
     assert (tmp_path / "again.json.gz").read_bytes() == first
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"x", gzip.compress(b"{}"), gzip.compress(b"[]"), gzip.compress(b'{"names":["a"],"utterances":{"u":[["t",1]]}}')],
-)
+DAMAGED = {
+    "no gzip": b"x",
+    "no names": gzip.compress(b"{}"),
+    "a list": gzip.compress(b"[]"),
+    "few scores": gzip.compress(b'{"names":["a"],"utterances":{"u":[["t",1]]}}'),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_file(content: bytes, tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="scores .*scores.json.gz: no such file"):
         read_components(tmp_path / "scores.json.gz")
