@@ -4,7 +4,9 @@ Settings of every test, and fixtures that several folders use.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,26 @@ class _RootIsNoPackage:
 def pytest_configure(config: pytest.Config):
     # Registered here, because the hook of a conftest file only counts below its own folder.
     config.pluginmanager.register(_RootIsNoPackage())
+
+
+_MEMORY = Path("/proc/self/statm")
+_limit = 3_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def _compiled_functions_are_dropped():
+    """JAX keeps whatever it has compiled, gigabytes in the end; each process of the tests has its own."""
+    yield
+    global _limit
+    jax = sys.modules.get("jax")
+    if jax is not None and _MEMORY.exists() and _resident_bytes() > _limit:
+        jax.clear_caches()
+        ctypes.CDLL(None).malloc_trim(0)
+        _limit = max(_limit, _resident_bytes() + 1_500_000_000)
+
+
+def _resident_bytes() -> int:
+    return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="session")
