@@ -7,12 +7,26 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
 import torch
 from returnn.frontend.encoder.conformer import ConformerConvSubsample, ConformerEncoder
+from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 
-__all__ = ["assert_same", "fused_copy", "in_double", "make_encoder", "run_encoder"]
+__all__ = ["assert_same", "fused_copy", "in_double", "make_encoder", "on_torch", "run_encoder"]
+
+
+@pytest.fixture(autouse=True)
+def on_torch():
+    """PyTorch, a behavior version and a seed; whoever imports it has it in each of its tests"""
+    nn.select_backend_torch()
+    BehaviorVersion.set_min_behavior_version(29)
+    nn.set_random_seed(1)
+    torch.manual_seed(1)
+    nn.init_forward_step_run_ctx(step=0)
+    yield
+    BehaviorVersion._reset()
 
 
 def make_encoder(

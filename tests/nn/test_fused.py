@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused import subsampling
@@ -19,18 +18,7 @@ from returnn_common.nn.fused.layers import FusedLinear
 from returnn_common.nn.fused.polyphase import convolve_twice
 from returnn_common.nn.fused.positions import relative_positions
 
-from .fused_runs import assert_same, fused_copy, make_encoder, run_encoder
-
-
-@pytest.fixture(autouse=True)
-def _on_torch():
-    nn.select_backend_torch()
-    BehaviorVersion.set_min_behavior_version(29)
-    nn.set_random_seed(1)
-    torch.manual_seed(1)
-    nn.init_forward_step_run_ctx(step=0)
-    yield
-    BehaviorVersion._reset()
+from .fused_runs import assert_same, fused_copy, make_encoder, on_torch, run_encoder  # noqa: F401 - a fixture of every test here
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])

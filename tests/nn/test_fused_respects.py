@@ -6,29 +6,19 @@ tensors, second derivatives, tracing, devices.
 from __future__ import annotations
 
 import contextlib
-import copy
 
 import numpy as np
 import pytest
 import torch
 from returnn.frontend.decoder.transformer import FeedForward
 from returnn.frontend.encoder.conformer import ConformerConvSubsample, ConformerEncoder, ConformerEncoderLayer
-from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused.polyphase import convolve_twice
 
+from .fused_runs import fused_copy, on_torch  # noqa: F401 - a fixture of every test here
+
 IN, OUT = nn.FeatureDim("in", 7), nn.FeatureDim("out", 8)
-
-
-@pytest.fixture(autouse=True)
-def _on_torch():
-    nn.select_backend_torch()
-    BehaviorVersion.set_min_behavior_version(29)
-    nn.set_random_seed(1)
-    nn.init_forward_step_run_ctx(step=0)
-    yield
-    BehaviorVersion._reset()
 
 
 def _pair(module):
@@ -37,10 +27,7 @@ def _pair(module):
         param.raw_tensor.data.normal_(0.0, 0.3)
         if "variance" in name:
             param.raw_tensor.data.abs_()
-    fused = nn.fuse(copy.deepcopy(module))
-    for old, new in zip(module.parameters(), fused.parameters(), strict=True):
-        new.raw_tensor.data.copy_(old.raw_tensor.data)
-    return module, fused
+    return module, fused_copy(module)
 
 
 def _attention(**options):

@@ -11,25 +11,13 @@ import numpy as np
 import pytest
 import torch
 from returnn.frontend.encoder.conformer import ConformerEncoder
-from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn
 from returnn_common.nn.fused import subsampling
 from returnn_common.nn.fused.rotary import FusedRotarySelfAttention
 from returnn_common.nn.rotary import RotarySelfAttention
 
-from .fused_runs import assert_same, fused_copy, in_double, make_encoder, run_encoder
-
-
-@pytest.fixture(autouse=True)
-def _on_torch():
-    nn.select_backend_torch()
-    BehaviorVersion.set_min_behavior_version(29)
-    nn.set_random_seed(1)
-    torch.manual_seed(1)
-    nn.init_forward_step_run_ctx(step=0)
-    yield
-    BehaviorVersion._reset()
+from .fused_runs import assert_same, fused_copy, in_double, make_encoder, on_torch, run_encoder  # noqa: F401 - a fixture of every test here
 
 
 @pytest.mark.parametrize("many_frames", [0, 1000])

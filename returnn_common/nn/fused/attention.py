@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import returnn.frontend as rf
-from returnn.tensor import Dim, Tensor
+from returnn.tensor import Tensor
 
 from .frames import Frames
-from .heads import split_heads, weighted_values
+from .heads import SelfAttentionOnRows, split_heads, weighted_values
 from .layers import FusedLinear
 from .positions import relative_positions
-from .raw import has_autocast, is_exactly, is_on_torch, parameter_of
+from .raw import has_autocast, is_exactly, parameter_of
 
 if TYPE_CHECKING:
     import torch
@@ -25,19 +25,10 @@ __all__ = ["FusedRelPosSelfAttention"]
 _projected: WeakKeyDictionary[rf.Module, tuple[tuple, torch.Tensor]] = WeakKeyDictionary()
 
 
-class FusedRelPosSelfAttention(rf.RelPosSelfAttention):
+class FusedRelPosSelfAttention(SelfAttentionOnRows, rf.RelPosSelfAttention):
     """
     Content and positions are added where the scores are computed, and the shift of the positions is a view.
     """
-
-    def __call__(self, source: Tensor, *, axis: Dim, **kwargs) -> Tensor:
-        """see :class:`returnn.frontend.RelPosSelfAttention`"""
-        if not (is_on_torch(source, self.qkv.weight) and axis in source.dims and self.in_dim in source.dims):
-            return super().__call__(source, axis=axis, **kwargs)
-        rows, frames = Frames.of(source, axis, self.in_dim)
-        if not self.fits(frames):
-            return super().__call__(source, axis=axis, **kwargs)
-        return frames.tensor(self.on_rows(rows, frames), self.proj.out_dim if self.proj else self.value_dim_total)
 
     def fits(self, frames: Frames) -> bool:
         """see :mod:`.frames`"""

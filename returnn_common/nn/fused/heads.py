@@ -6,17 +6,38 @@ Glossary of the shapes: ``rows``: batch and time, see :mod:`.frames`; ``T``: tim
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import returnn.frontend as rf
+from returnn.tensor import Dim, Tensor
 
 from .frames import Frames
-from .raw import drop
+from .raw import drop, is_on_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["split_heads", "weighted_values"]
+__all__ = ["SelfAttentionOnRows", "split_heads", "weighted_values"]
+
+
+class SelfAttentionOnRows(rf.Module):
+    """In front of a kind of self-attention: calls ``on_rows`` where it ``fits``, see :mod:`.frames`."""
+
+    in_dim: Dim
+    value_dim_total: Dim
+    qkv: Any
+    proj: Any
+    fits: Any
+    on_rows: Any
+
+    def __call__(self, source: Tensor, *, axis: Dim, **kwargs: Any) -> Tensor:
+        """see the self-attention"""
+        if is_on_torch(source, self.qkv.weight) and axis in source.dims and self.in_dim in source.dims:
+            rows, frames = Frames.of(source, axis, self.in_dim)
+            if self.fits(frames):
+                out_dim = self.proj.out_dim if self.proj else self.value_dim_total
+                return frames.tensor(self.on_rows(rows, frames), out_dim)
+        return super().__call__(source, axis=axis, **kwargs)
 
 
 def split_heads(module: rf.RelPosSelfAttention | rf.SelfAttention, qkv: torch.Tensor, frames: Frames):

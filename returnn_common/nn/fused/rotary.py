@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from returnn.tensor import Dim, Tensor
+from returnn.tensor import Tensor
 
 from ..rotary import RotarySelfAttention
 from .frames import Frames
-from .heads import split_heads, weighted_values
+from .heads import SelfAttentionOnRows, split_heads, weighted_values
 from .layers import FusedLinear
 from .positions import rotations
-from .raw import is_exactly, is_on_torch
+from .raw import is_exactly
 
 if TYPE_CHECKING:
     import torch
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["FusedRotarySelfAttention"]
 
 
-class FusedRotarySelfAttention(RotarySelfAttention):
+class FusedRotarySelfAttention(SelfAttentionOnRows, RotarySelfAttention):
     """On the CPU: queries and keys are turned in two products with what was computed once."""
-
-    def __call__(self, source: Tensor, *, axis: Dim) -> Tensor:
-        """see :class:`returnn_common.nn.RotarySelfAttention`"""
-        if not (is_on_torch(source, self.qkv.weight) and axis in source.dims and self.in_dim in source.dims):
-            return super().__call__(source, axis=axis)
-        rows, frames = Frames.of(source, axis, self.in_dim)
-        if not self.fits(frames):
-            return super().__call__(source, axis=axis)
-        assert self.proj
-        return frames.tensor(self.on_rows(rows, frames), self.proj.out_dim)
 
     def fits(self, frames: Frames) -> bool:
         """see :mod:`.frames`"""
